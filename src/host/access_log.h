@@ -1,0 +1,69 @@
+// What one request stored, loaded and missed, each chunk once, in the order of its prefix.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "host/slot_table.h"
+#include "terrace/eviction_policy.h"
+
+namespace terrace {
+
+// A slot and the chunk that it held: once the generation has moved on, it holds something else.
+struct SlotRef {
+  SlotId slot;
+  std::uint32_t generation = 0;  // No slot in use has 0.
+};
+
+// Thread-compatible. Memory is kept when it is cleared, for the next request.
+class AccessLog {
+ public:
+  enum class Kind : std::uint8_t {
+    kMissed,  // Offered and absent.
+    kSeen,    // Was being written for another request.
+    kReused,  // Was ready.
+    kOwn,     // Stored or promoted for this request.
+  };
+  struct Entry {
+    Fingerprint fingerprint;
+    SlotRef chunk;
+    Kind kind;
+    bool placed;  // Has its place in the order.
+  };
+
+  // nullptr if there is none. Valid until the next Add().
+  Entry* Find(Fingerprint fingerprint);
+  // Pre: Find(fingerprint) is nullptr.
+  Entry* Add(Fingerprint fingerprint, Kind kind, SlotRef chunk);
+  // Gives the entry its place in the order, behind those that have one, unless it has one.
+  void Place(Entry* entry);
+
+  // Calls visit(entry) for those with a place, in order, then for the others.
+  template <typename Visitor>
+  void ForEachInOrder(Visitor visit) const {
+    for (std::uint32_t i : order_) visit(entries_[i]);
+    for (const Entry& entry : entries_) {
+      if (!entry.placed) visit(entry);
+    }
+  }
+
+  void Clear();
+
+  SlotRef tail;         // The last chunk of the request that was stored, promoted or used.
+  SlotRef placed_tail;  // The same, of those that have a place.
+  std::uint64_t refreshed_at = 0;  // On the host tier's clock.
+
+ private:
+  std::size_t Home(Fingerprint fingerprint) const {
+    return ReduceToRange(static_cast<std::uint32_t>(fingerprint >> 32), index_.size());
+  }
+  std::size_t Next(std::size_t i) const { return i + 1 == index_.size() ? 0 : i + 1; }
+  void Grow();
+
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> order_;  // Places in entries_.
+  std::vector<std::uint32_t> index_;  // 1 + the place in entries_; 0 is empty. At most half used.
+};
+
+}  // namespace terrace

@@ -1,0 +1,22 @@
+# Compiles FILE with the macro FAULT defined; it must fail with an error that matches DIAGNOSTIC, and no other. Without
+# FAULT it must compile.
+set(flags -std=c++20 -fsyntax-only -Wall -Wthread-safety -Werror=thread-safety -Werror=unused-result -I${INCLUDE_DIR})
+if(FAULT)
+  list(APPEND flags -D${FAULT})
+endif()
+execute_process(COMMAND ${CXX} ${flags} ${FILE} RESULT_VARIABLE status ERROR_VARIABLE output)
+
+if(NOT FAULT)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "without a fault this must compile:\n${output}")
+  endif()
+  return()
+endif()
+if(status EQUAL 0)
+  message(FATAL_ERROR "with ${FAULT} this must not compile, but does")
+endif()
+string(REGEX MATCHALL "error: [^\n]*" errors "${output}")
+list(LENGTH errors count)
+if(NOT errors MATCHES "${DIAGNOSTIC}" OR NOT count EQUAL 1)
+  message(FATAL_ERROR "with ${FAULT} the one error must be\n  ${DIAGNOSTIC}\nbut the compiler says\n${output}")
+endif()

@@ -1,0 +1,118 @@
+#include "tests/peer/node_process.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "tests/support/keys.h"
+
+extern char** environ;
+
+namespace terrace::testing {
+
+std::vector<ChunkKey> PromptKeys(std::uint32_t prompt) {
+  return testing_support::Keys(1 + std::uint64_t{1000} * prompt, kPromptChunks);
+}
+
+NodeProcess::NodeProcess(TestNodeOptions options) : options_(std::move(options)) {
+  if (options_.port == 0) options_.port = FreePort();
+  std::string path = "/tmp/terrace-peer-node-XXXXXX";
+  const UniqueFd made(::mkstemp(path.data()));
+  if (!made.valid()) std::abort();
+  log_path_ = path;
+  Start();
+}
+
+NodeProcess::~NodeProcess() {
+  Kill();
+  ::unlink(log_path_.c_str());
+}
+
+void NodeProcess::Start() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
+  const UniqueFd theirs(ends[1]);
+  socket_ = UniqueFd(ends[0]);
+  const timeval patience{std::chrono::seconds(kPatience).count(), 0};
+  (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  heard_.clear();
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), STDIN_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), STDOUT_FILENO);
+  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log_path_.c_str(),
+                                     O_WRONLY | O_APPEND, 0);
+  std::string port = std::to_string(options_.port);
+  std::string program = PEER_NODE_PROGRAM;
+  char* const argv[] = {program.data(), options_.plane.data(), options_.dtype.data(),
+                        port.data(),    options_.more.data(),  nullptr};
+  if (::posix_spawn(&pid_, PEER_NODE_PROGRAM, &actions, nullptr, argv, environ) != 0) std::abort();
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (Hear() != "ready") {
+    std::fprintf(stderr, "a node does not start: %s\n", Log().c_str());
+    std::abort();
+  }
+}
+
+void NodeProcess::Say(const std::string& line) {
+  const std::string text = line + "\n";
+  (void)!::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL);
+}
+
+std::string NodeProcess::Hear() {
+  for (;;) {
+    if (const std::size_t end = heard_.find('\n'); end != std::string::npos) {
+      std::string line = heard_.substr(0, end);
+      heard_.erase(0, end + 1);
+      return line;
+    }
+    char bytes[256];
+    const ssize_t got = ::recv(socket_.get(), bytes, sizeof bytes, 0);
+    if (got <= 0) return "gone";
+    heard_.append(bytes, static_cast<std::size_t>(got));
+  }
+}
+
+bool NodeProcess::Answers(const std::string& line, const std::string& answer) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (std::chrono::steady_clock::now() < end) {
+    const std::string heard = Ask(line);
+    if (heard == answer) return true;
+    if (heard == "gone") return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+void NodeProcess::Signal(int signal) {
+  if (pid_ > 0) ::kill(pid_, signal);
+}
+
+void NodeProcess::Kill() {
+  if (pid_ <= 0) return;
+  Signal(SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
+void NodeProcess::Restart() {
+  Kill();
+  Start();
+}
+
+std::string NodeProcess::Log() const {
+  std::ifstream file(log_path_);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace terrace::testing

@@ -1,0 +1,231 @@
+// Who dials a node's ports and is no node, or one that means no good: those who mean well go on,
+// nothing is kept for the others, and the log stays readable.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "tests/peer/node_process.h"
+#include "tests/peer/raw_peers.h"
+
+namespace terrace::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+class PeerStrangers : public ::testing::Test {
+ protected:
+  PeerStrangers() {
+    for (int prompt = 1; prompt <= 3; ++prompt) holder_.Ask("store " + std::to_string(prompt));
+  }
+  ~PeerStrangers() override {
+    EXPECT_TRUE(holder_.Answers("left", "-"));
+    EXPECT_EQ(asker_.LeftoversInTheEnd(), "");
+  }
+
+  // Deadlines that a busy machine keeps: what is shown is that nobody else makes them miss.
+  static TestNodeOptions Options(std::uint32_t data_port) {
+    TestNodeOptions options;
+    options.plane = "tcp";
+    options.more = R"("connect_timeout_ms": 3000, "lookup_timeout_ms": 3000, "lease_ms": 900)";
+    if (data_port != 0) options.more += ", \"data_port\": " + std::to_string(data_port);
+    return options;
+  }
+  void ExpectService(std::uint32_t prompt) {
+    EXPECT_EQ(asker_.Fetch(PromptKeys(prompt), holder_.route()), kPromptChunks);
+  }
+  std::uint64_t Counter(const std::string& name) {
+    return holder_.AskNumber("counter terrace_peer_" + name);
+  }
+  std::size_t LinesWith(const std::string& text) const {
+    const std::string log = holder_.Log();
+    std::size_t count = 0;
+    for (auto at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++count;
+    return count;
+  }
+
+  const std::uint32_t data_port_ = FreePort();
+  NodeProcess holder_{Options(data_port_)};
+  TestNode asker_{Options(0)};
+};
+
+const std::string kJunk[] = {
+    "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    // A TLS ClientHello's beginning.
+    std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + std::string(500, '\x5a'),
+    std::string(100'000, '\xff'), std::string(1'000, '\0'),
+    // A ZMTP greeting, and then no more.
+    std::string("\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL", 16) + std::string(48, '\0'),
+    std::string("\x04\x26\x05", 3) + std::string(10'000, '\x04')};
+
+bool IsHungUp(const UniqueFd& fd) {
+  const timeval patience{std::chrono::seconds(kPatience).count(), 0};
+  (void)::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  char dropped[4096];
+  ssize_t got = 0;
+  while ((got = ::recv(fd.get(), dropped, sizeof dropped, 0)) > 0) {
+  }
+  return got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+}
+
+TEST_F(PeerStrangers, JunkSilenceAndSlowBytesStopNobody) {
+  std::vector<UniqueFd> junk;
+  for (const std::uint32_t port : {holder_.port(), data_port_}) {
+    for (const std::string& text : kJunk) {
+      junk.push_back(ConnectTo(port));
+      (void)!::send(junk.back().get(), text.data(), text.size(), MSG_NOSIGNAL);
+    }
+    junk.push_back(ConnectTo(port));  // Silent.
+  }
+  std::atomic<bool> stop = false;
+  std::thread slow([&, control = ConnectTo(holder_.port()), data = ConnectTo(data_port_)] {
+    for (int i = 0; !stop; ++i) {
+      for (const UniqueFd* fd : {&control, &data}) {
+        (void)!::send(fd->get(), i % 2 == 0 ? "\xff" : "T", 1, MSG_NOSIGNAL);
+      }
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+  });
+  for (const std::uint32_t prompt : {1u, 2u, 3u}) ExpectService(prompt);
+  for (const UniqueFd& fd : junk) EXPECT_TRUE(IsHungUp(fd));
+  stop = true;
+  slow.join();
+  EXPECT_LE(LinesWith(" warning "), 4u) << holder_.Log();
+}
+
+TEST_F(PeerStrangers, WhoSpeaksOutOfPlaceIsRefused) {
+  ExpectService(1);
+  PeerHello newer = GoodHello(9);
+  newer.version = 77;
+  RawAsker asker(holder_.port());
+  EXPECT_EQ(asker.Ask<PeerRefusal>(newer).field, "version");
+  PeerHello other_model = GoodHello(9);
+  other_model.fields.model = "another";
+  other_model.identity[0] ^= 1;
+  EXPECT_EQ(asker.Ask<PeerRefusal>(other_model).field, "model");
+  for (const auto change : std::initializer_list<void (*)(CacheIdentityFields&)>{
+           [](CacheIdentityFields& fields) { fields.dtype = "f64"; },
+           [](CacheIdentityFields& fields) { fields.layout = "upside down"; },
+           [](CacheIdentityFields& fields) { fields.layout_version = 9; },
+           [](CacheIdentityFields& fields) { fields.chunk_bytes = 1; }}) {
+    PeerHello hello = GoodHello(9);
+    change(hello.fields);
+    hello.identity[0] ^= 1;
+    EXPECT_NE(asker.Ask<PeerRefusal>(hello).field, "");
+  }
+  EXPECT_EQ(asker.Ask<PeerRefusal>(PeerLookup{1, "", false, 100, PromptKeys(1)}).field, "session");
+  EXPECT_EQ(asker.Ask<PeerRefusal>(PeerRenew{{1, 2, 3}}).field, "session");
+  EXPECT_EQ(Counter("sessions_refused_total"), 6u);
+  ExpectService(2);
+  EXPECT_EQ(LinesWith("is refused"), 1u) << "the others are counted, a minute long";
+}
+
+// It knows nothing that a holder says, and it ends the session of who says it.
+TEST_F(PeerStrangers, WhoAnswersWithoutBeingAskedLosesItsSession) {
+  PeerMessage answers[] = {PeerWelcome{}, PeerAnswer{5, 6, {255}}, PeerRefusal{}};
+  std::get<PeerWelcome>(answers[0]).lease_ms = 1;
+  for (const PeerMessage& answer : answers) {
+    RawAsker asker(holder_.port());
+    EXPECT_NE(asker.Ask<PeerWelcome>(GoodHello(9)).lease_ms, 0u);
+    EXPECT_NE(asker.Ask<PeerAnswer>(PeerLookup{1, "", false, 100, PromptKeys(1)}).lease, 0u);
+    EXPECT_EQ(Counter("sessions"), 1u);
+    asker.Say(answer);
+    EXPECT_TRUE(holder_.Answers("counter terrace_peer_sessions", "0"));
+    EXPECT_TRUE(holder_.Answers("left", "-"));
+  }
+  ExpectService(1);
+}
+
+TEST_F(PeerStrangers, ManyBadMessagesAreCountedAndOneLine) {
+  RawAsker asker(holder_.port());
+  const std::vector<std::uint8_t> junk(1'000, 0xc1);
+  for (int i = 0; i < 5'000; ++i) asker.SayBytes(junk);
+  ExpectService(1);
+  EXPECT_TRUE(holder_.Answers("counter terrace_peer_bad_messages_total", "5000"));
+  EXPECT_EQ(LinesWith("a caller of the peer tier: "), 1u);
+}
+
+// A chunk is read by whom it was promised to, and by nobody else.
+TEST_F(PeerStrangers, LeasesOfOthersAndIndexesOutOfRangeAreGone) {
+  RawAsker a(holder_.port()), b(holder_.port());
+  const auto token_a = a.Ask<PeerWelcome>(GoodHello(1)).token;
+  EXPECT_NE(b.Ask<PeerWelcome>(GoodHello(2)).lease_ms, 0u);
+  const std::uint64_t lease_a =
+      a.Ask<PeerAnswer>(PeerLookup{1, "", false, 100, PromptKeys(1)}).lease;
+  const std::uint64_t lease_b =
+      b.Ask<PeerAnswer>(PeerLookup{1, "", false, 100, PromptKeys(2)}).lease;
+  ASSERT_NE(lease_a, 0u);
+  ASSERT_NE(lease_b, 0u);
+  RawDataLink link(data_port_, token_a);
+  ASSERT_TRUE(std::holds_alternative<DataOpened>(link.Hear().value_or(DataOpen{})));
+  EXPECT_EQ(link.Read(lease_a, 0), DataStatus::kHere);
+  EXPECT_EQ(link.Read(lease_a, kPromptChunks), DataStatus::kGone);
+  EXPECT_EQ(link.Read(lease_a, ~0u), DataStatus::kGone);
+  EXPECT_EQ(link.Read(lease_b, 0), DataStatus::kGone);
+  EXPECT_EQ(link.Read(~std::uint64_t{0}, 0), DataStatus::kGone);
+  // Nor does somebody else's renewal or release do anything.
+  b.Say(PeerRelease{{lease_a}});
+  EXPECT_EQ(b.Ask<PeerAnswer>(PeerLookup{2, "", false, 100, PromptKeys(4)}).id, 2u);
+  EXPECT_EQ(link.Read(lease_a, kPromptChunks - 1), DataStatus::kHere);
+  RawDataLink second(data_port_, token_a);
+  EXPECT_FALSE(second.Hear().has_value()) << "a token opens one link";
+  a.Say(PeerBye{});
+  b.Say(PeerBye{});
+  EXPECT_TRUE(holder_.Answers("left", "-"));
+  ExpectService(1);
+}
+
+// The crowd neither takes all descriptors, nor all time, nor the asker's service for good.
+class PeerCrowd : public PeerStrangers {
+ protected:
+  static constexpr std::size_t kCrowd = 10'000;
+
+  void SetUp() override {
+    rlimit limit{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = limit.rlim_max;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+    if (limit.rlim_max < kCrowd + 1'000) GTEST_SKIP() << "too few descriptors for a crowd";
+  }
+  void Gather(std::uint32_t port) {
+    ExpectService(1);
+    for (std::size_t i = 0; i < kCrowd; ++i) {
+      crowd_.push_back(ConnectTo(port, SOCK_NONBLOCK));
+      // It may have to compute meanwhile, but it does not wait.
+      if (i % 2'000 == 1'000) (void)asker_.Fetch(PromptKeys(2), holder_.route());
+    }
+    const auto cpu = holder_.AskNumber("cpu");
+    std::this_thread::sleep_for(milliseconds(1'500));
+    EXPECT_LT(holder_.AskNumber("cpu") - cpu, 750u) << "of 1500 ms";
+    EXPECT_NE(holder_.Ask("descriptors"), limited_to_few_ ? "" : "all");
+    (void)asker_.Fetch(PromptKeys(2), holder_.route());
+    crowd_.clear();
+    EXPECT_TRUE(asker_.FetchesInTheEnd(PromptKeys(3), holder_.route()));
+  }
+
+  bool limited_to_few_ = false;
+  std::vector<UniqueFd> crowd_;
+};
+
+TEST_F(PeerCrowd, AtTheControlPort) {
+  ASSERT_EQ(holder_.Ask("limit 1024"), "ok");
+  Gather(holder_.port());
+  EXPECT_GE(Counter("port_closed_total"), 1u);
+  EXPECT_EQ(LinesWith("accepts nobody for a while: there are too many"), 1u);
+}
+// It has none left, and cannot accept: it must not turn in circles.
+TEST_F(PeerCrowd, AtTheControlPortOfOneWithFewDescriptors) {
+  ASSERT_EQ(holder_.Ask("limit 100"), "ok");
+  limited_to_few_ = true;
+  Gather(holder_.port());
+  EXPECT_EQ(LinesWith("accepts nobody for a while: no descriptors"), 1u);
+}
+TEST_F(PeerCrowd, AtTheDataPort) {
+  ASSERT_EQ(holder_.Ask("limit 1024"), "ok");
+  Gather(data_port_);
+}
+
+}  // namespace
+}  // namespace terrace::testing
