@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/deadline.h"
+#include "base/same_user.h"
 #include "host/region_setup.h"
 #include "host/region_socket.h"
 
@@ -81,7 +82,7 @@ class Joiner final : public RegionJoiner {
     if (!socket.ok()) return std::move(socket).error();
     if (!socket.value()) return false;
     socket_ = std::move(*socket.value());
-    auto creator = CheckRegionPeer(socket_.get());
+    auto creator = CheckSameUser(socket_.get());
     if (!creator.ok()) return std::move(creator).error();
     creator_pid_ = creator.value();
     Reach(RegionStage::kConnected);

@@ -14,6 +14,7 @@
 #include "base/deadline.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/same_user.h"
 #include "base/thread.h"
 #include "host/region_socket.h"
 
@@ -129,7 +130,7 @@ class Creator final : public RegionSetup {
     if (!accepted.ok()) return std::move(accepted).error();
     if (!accepted.value()) return {};
     Peer peer{.socket = std::move(*accepted.value())};
-    auto pid = CheckRegionPeer(peer.socket.get());
+    auto pid = CheckSameUser(peer.socket.get());
     if (pid.ok() && peers_.size() > 2 * sharing_.process_count) {
       pid = Unavailable(fmt::format("process {}: too many connections", pid.value()));
     }

@@ -1,8 +1,6 @@
 // The socket of a region's set-up: abstract, of whole messages, never blocking.
 #pragma once
 
-#include <sys/types.h>
-
 #include <chrono>
 #include <optional>
 #include <string>

@@ -20,6 +20,7 @@
 
 #include "base/hash.h"
 #include "base/hashed_copy.h"
+#include "base/same_user.h"
 #include "tier/peer/stream_plane.h"
 
 namespace terrace {
@@ -94,6 +95,13 @@ class ShmDial final : public Dial {
  private:
   const std::string offer_;
 };
+
+// The other end sees all host memory: only one of our user may.
+Result<void> CheckUser(int socket) {
+  auto pid = CheckSameUser(socket);
+  if (!pid.ok()) return std::move(pid).error();
+  return {};
+}
 
 // A holder's memory, mapped for reading.
 class MappedChunks final : public RemoteChunks {
