@@ -60,6 +60,8 @@ std::string Summary(const terrace::TierConfig& tier) {
              ")";
     case terrace::TierConfig::Type::kPlugin:
       return "plug-in " + tier.plugin.library;
+    case terrace::TierConfig::Type::kCustom:
+      return tier.custom.type;
   }
   return "a tier of an unknown kind";
 }

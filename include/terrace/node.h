@@ -14,6 +14,7 @@
 #include "terrace/cache_identity.h"
 #include "terrace/connector.h"
 #include "terrace/export.h"
+#include "terrace/host_memory.h"
 #include "terrace/node_config.h"
 #include "terrace/offloading_manager.h"
 #include "terrace/result.h"
@@ -28,6 +29,11 @@ class TERRACE_API Node {
   // reverse order.
   static Result<std::unique_ptr<Node>> Create(const NodeConfig& config,
                                               const CacheIdentity& identity);
+  // The same over host memory that others use too. kInvalidArgument if it was not made for this
+  // identity's chunk_bytes.
+  static Result<std::unique_ptr<Node>> Create(const NodeConfig& config,
+                                              const CacheIdentity& identity,
+                                              std::shared_ptr<HostMemory> memory);
   // Shuts down if nobody did.
   ~Node();
 

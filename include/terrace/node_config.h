@@ -16,12 +16,13 @@
 namespace terrace {
 
 struct TierConfig {
-  enum class Type : std::uint8_t { kMemory, kFile, kPeer, kPlugin };
+  enum class Type : std::uint8_t { kMemory, kFile, kPeer, kPlugin, kCustom };
   Type type = Type::kFile;
   MemoryTierConfig memory;  // If kMemory.
   FileTierConfig file;      // If kFile.
   PeerTierConfig peer;      // If kPeer.
   PluginTierConfig plugin;  // If kPlugin.
+  CustomTierConfig custom;  // If kCustom.
   // Of every type. Stores that are left out are lost to this tier alone.
   std::string backpressure = "off";  // "off", "throttle" or "drop".
   std::uint32_t backpressure_ms_per_mib = 10;

@@ -50,6 +50,7 @@ namespace terrace {
 struct StorePlan {
   std::vector<ChunkKey> keys;
   std::vector<SlotId> slots;
+  std::vector<ChunkKey> evicted;  // What made room for them.
 };
 
 enum class StoreOutcome : std::uint8_t {
@@ -123,6 +124,10 @@ class TERRACE_API TERRACE_CAPABILITY("OffloadingManager") OffloadingManager {
   virtual LoadSource GetLoadSource(const ChunkKey& key, const Request& request) const
       TERRACE_REQUIRES(this) = 0;
 
+  // Cost: O(1). The slot of a chunk that is ready or being written; nullopt if it is neither. For
+  // engines that name by key what they have pinned or write: it does not move until they say so.
+  virtual std::optional<SlotId> SlotOf(const ChunkKey& key) const TERRACE_REQUIRES(this) = 0;
+
   // Pins `keys` for this request and says where they are, in their order. False, and nothing
   // changed, if one of them is not ready any more. It still is if Lookup() said kHit under this
   // same hold of the lock. Each success is matched by one CompleteLoad() with the same slots, or
@@ -136,6 +141,12 @@ class TERRACE_API TERRACE_CAPABILITY("OffloadingManager") OffloadingManager {
   // Pre: matches a PrepareLoad(). May come after OnRequestFinished() and ResetCache().
   // Cost: O(slots).
   virtual void CompleteLoad(std::span<const SlotId> slots, const Request& request)
+      TERRACE_REQUIRES(this) = 0;
+
+  // The request used these chunks, in prefix order, without loading them from here (an engine's own
+  // prefix cache had them). Those that are not here are passed over.
+  // Cost: O(keys), no allocation once warm.
+  virtual void Touch(std::span<const ChunkKey> keys, const Request& request)
       TERRACE_REQUIRES(this) = 0;
 
   // Reserves slots for those of `keys` that are absent, evicting if it must; never a chunk that is

@@ -18,6 +18,9 @@ struct Request {
   LoadSourceSet load_from = LoadSourceSet::All();
   // For the peer tier; null: what that does with requests of which nobody said anything.
   std::shared_ptr<const PeerRoute> route = nullptr;
+  // Its chunks in the order of their use are one prefix, of no use with a hole: none that it stored
+  // or loaded itself is evicted for another of them. False for a collector of unrelated chunks.
+  bool is_sequence = true;
 };
 
 inline constexpr RequestId kExternalRequests{std::uint64_t{1} << 63};

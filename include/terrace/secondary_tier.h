@@ -112,6 +112,9 @@ class TERRACE_API SecondaryTier {
   // Whether it answers work from outside the engine (peers). If so, the control thread polls and
   // serves it between the engine's steps; without such a thread it is served once a step. Constant.
   virtual bool serves_external_requests() const { return false; }
+  // False for one that only the engine's own thread may serve: once a step, never between.
+  // Constant.
+  virtual bool serves_between_steps() const { return true; }
   // Answers what has arrived, as far as server.ShouldYield() allows; the rest is served next time.
   virtual void ServeExternalRequests(TierServer& /*server*/) {}
   // Readable (poll(2)) while there is something to take or to serve; -1 if it has none: it is then

@@ -3,10 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "terrace/result.h"
+#include "terrace/types.h"
+
 namespace terrace {
+
+class SecondaryTier;
+class TierHost;
 
 // A tier that keeps chunks in this process, outside the host tier. For tests and for tier authors
 // to read.
@@ -56,6 +64,14 @@ struct JsonObject {
 struct PluginTierConfig {
   std::string library;  // A path; without a slash, a name that the dynamic linker looks for.
   JsonObject options;   // The plug-in's own.
+};
+
+// A tier that the program itself makes; no file can ask for one.
+struct CustomTierConfig {
+  std::string type;                             // As its SecondaryTier::type(): for metrics.
+  LoadSource load_source = LoadSource::kOther;  // As its SecondaryTier::load_source().
+  // Called once, when the node starts. The host outlives the tier.
+  std::function<Result<std::unique_ptr<SecondaryTier>>(TierHost& host)> make;
 };
 
 }  // namespace terrace

@@ -97,6 +97,7 @@ class HostTier {
     RequestId request;   // What it stored or used is not evicted for it.
     std::uint64_t hold;  // Nor is what Use() found in this hold.
     Purpose purpose = Purpose::kStore;
+    bool spare_own = true;  // Else what it stored or used is evicted like anything.
   };
   // Reserves slots for the absent ones of `keys`, in order, in state writing; in a store, not for
   // those that were not offered often enough. All or nothing: false, an empty plan and no change if
@@ -191,7 +192,8 @@ class HostTier {
   void CountAllocation(std::uint64_t chunks);
   void TakeSlots(std::span<const ChunkKey> keys, const SlotRef& before, AccessLog& log,
                  StorePlan& plan);
-  bool MakeRoom(std::uint32_t count, const Reservation& reservation, AccessLog& own);
+  bool MakeRoom(std::uint32_t count, const Reservation& reservation, AccessLog& own,
+                StorePlan& plan);
   void Record(CacheEvent::Kind kind, const ChunkKey& key) {
     if (recording_ == EventRecording::kOn) events_.Add(kind, key);
   }

@@ -10,13 +10,16 @@ using SlotState = SlotTable::State;
 
 class HostTier::Evictable final : public EvictionFilter {
  public:
-  Evictable(const HostTier& tier, std::uint64_t hold, AccessLog& own)
-      : tier_(tier), hold_(hold), own_(own) {}
+  Evictable(const HostTier& tier, const Reservation& reservation, AccessLog& own)
+      : tier_(tier), reservation_(reservation), own_(own) {}
 
   bool MayEvict(SlotId id) const override {
     const SlotTable::Slot& slot = tier_.table_[id];
     if (slot.state != SlotState::kReady || slot.pins != 0) return false;
-    if (slot.spared_in == tier_.offer_number_ || slot.used_in_hold == hold_) return false;
+    if (slot.spared_in == tier_.offer_number_ || slot.used_in_hold == reservation_.hold) {
+      return false;
+    }
+    if (!reservation_.spare_own) return true;
     // A request's suffix is useless without its prefix.
     const AccessLog::Entry* const entry = own_.Find(KeyHash(slot.key));
     return entry == nullptr || entry->chunk.slot != id ||
@@ -25,7 +28,7 @@ class HostTier::Evictable final : public EvictionFilter {
 
  private:
   const HostTier& tier_;
-  const std::uint64_t hold_;
+  const Reservation& reservation_;
   AccessLog& own_;
 };
 
@@ -33,6 +36,7 @@ bool HostTier::Reserve(std::span<const ChunkKey> keys, const Reservation& reserv
                        StorePlan& plan) {
   plan.keys.clear();
   plan.slots.clear();
+  plan.evicted.clear();
   AccessLog& log = LogOf(reservation.request);
   const SlotRef tail = log.tail;
   const SlotRef placed_tail = log.placed_tail;
@@ -44,7 +48,8 @@ bool HostTier::Reserve(std::span<const ChunkKey> keys, const Reservation& reserv
 
   const auto wanted = static_cast<std::uint32_t>(plan.keys.size());
   CountAllocation(wanted);
-  if (wanted > table_.free_count() && !MakeRoom(wanted - table_.free_count(), reservation, log)) {
+  if (wanted > table_.free_count() &&
+      !MakeRoom(wanted - table_.free_count(), reservation, log, plan)) {
     plan.keys.clear();
     return false;
   }
@@ -140,7 +145,8 @@ void HostTier::TakeSlots(std::span<const ChunkKey> keys, const SlotRef& before, 
   }
 }
 
-bool HostTier::MakeRoom(std::uint32_t count, const Reservation& reservation, AccessLog& own) {
+bool HostTier::MakeRoom(std::uint32_t count, const Reservation& reservation, AccessLog& own,
+                        StorePlan& plan) {
   // Refusing costs nothing more where it is clear, however many chunks are pinned.
   if (count > ready_count_ - pinned_count_) return false;
   if (++offer_number_ == 0) offer_number_ = 1;
@@ -148,7 +154,7 @@ bool HostTier::MakeRoom(std::uint32_t count, const Reservation& reservation, Acc
     if (offered.found.generation != 0) table_[offered.found.slot].spared_in = offer_number_;
   }
   victims_.clear();
-  const Evictable evictable(*this, reservation.hold, own);
+  const Evictable evictable(*this, reservation, own);
   if (!policy_->ChooseVictims(count, evictable, victims_)) return false;
   TERRACE_CHECK(victims_.size() == count, "an eviction policy named too few victims, or too many");
   fingerprints_.clear();
@@ -162,7 +168,8 @@ bool HostTier::MakeRoom(std::uint32_t count, const Reservation& reservation, Acc
     // Also false for one that was named before.
     TERRACE_CHECK(evictable.MayEvict(victims_[i]),
                   "an eviction policy named a slot that must stay");
-    Record(CacheEvent::Kind::kRemoved, table_[victims_[i]].key);
+    plan.evicted.push_back(table_[victims_[i]].key);
+    Record(CacheEvent::Kind::kRemoved, plan.evicted.back());
     policy_->OnRemove(victims_[i], fingerprints_[i], EvictionPolicy::Removal::kEvicted);
     table_.Free(fingerprints_[i], victims_[i]);
   }

@@ -32,6 +32,7 @@ GuardedTier::GuardedTier(std::unique_ptr<SecondaryTier> impl, const GuardedTierO
     stats_.type = std::string(impl_->type());
     stats_.source = impl_->load_source();
     serves_ = impl_->serves_external_requests();
+    serves_between_steps_ = impl_->serves_between_steps();
     event_descriptor_ = impl_->event_descriptor();
   });
 }

@@ -34,6 +34,7 @@ class GuardedTier {
 
   LoadSource load_source() const { return stats_.source; }
   bool serves_external_requests() const { return serves_; }
+  bool serves_between_steps() const { return serves_ && serves_between_steps_; }
   int event_descriptor() const { return event_descriptor_; }
 
   // kMiss also while it is down.
@@ -96,6 +97,7 @@ class GuardedTier {
   CircuitBreaker breaker_;
   Backpressure backpressure_;
   bool serves_ = false;
+  bool serves_between_steps_ = true;
   int event_descriptor_ = -1;
   std::optional<Permit> poll_;  // Since the last EndPoll().
   bool poll_ok_ = true;

@@ -154,7 +154,9 @@ LookupResult TieringManager::Promote(const ChunkKey& key, std::size_t tier, Requ
   }
   // What this hold was told to be a hit must stay one.
   StorePlan plan;
-  if (!host_->Reserve({&key, 1}, {state.request.id, hold_number(), HostTier::Purpose::kPromotion},
+  if (!host_->Reserve({&key, 1},
+                      {state.request.id, hold_number(), HostTier::Purpose::kPromotion,
+                       state.request.is_sequence},
                       plan)) {
     ++stats_.promotion_refusals;
     return LookupResult::kMiss;
@@ -231,7 +233,8 @@ StoreOutcome TieringManager::PrepareStore(std::span<const ChunkKey> keys, const 
                                           StorePlan& plan) {
   CollectFinished();  // Slots that tiers let go of since are room.
   RequestState& state = MustFind(request.id);
-  const bool room = host_->Reserve(keys, {request.id, hold_number()}, plan);
+  const bool room = host_->Reserve(
+      keys, {.request = request.id, .hold = hold_number(), .spare_own = request.is_sequence}, plan);
   if (state.whole_request_tiers != 0) OfferWholeRequest(keys, plan, state);
   if (!room) {
     ++stats_.store_refusals;
@@ -407,8 +410,8 @@ bool TieringManager::Drain(std::chrono::milliseconds timeout) {
 Result<void> TieringManager::StartControlThread() {
   if (options_.poll_interval.count() <= 0 || !AnyTierServes()) return {};
   SetControlRunning(true);  // Before it may hold the lock for as long as a tier likes.
-  auto control = ControlThread::Start(*this, {.interval = options_.poll_interval},
-                                      options_.control_priority);
+  auto control =
+      ControlThread::Start(*this, {.interval = options_.poll_interval}, options_.control_priority);
   if (!control) {
     SetControlRunning(false);
     return std::move(control).error();

@@ -80,8 +80,15 @@ class TieringManager final : public OffloadingManager {
   LookupResult Lookup(const ChunkKey& key, const Request& request) override TERRACE_REQUIRES(this);
   LoadSource GetLoadSource(const ChunkKey& key, const Request& request) const override
       TERRACE_REQUIRES(this);
+  std::optional<SlotId> SlotOf(const ChunkKey& key) const override TERRACE_REQUIRES(this) {
+    return host_->SlotOf(key);
+  }
   bool PrepareLoad(std::span<const ChunkKey> keys, const Request& request,
                    std::span<SlotId> slots) override TERRACE_REQUIRES(this);
+  void Touch(std::span<const ChunkKey> keys, const Request& request) override
+      TERRACE_REQUIRES(this) {
+    host_->RecordAccess(request.id, keys);
+  }
   void CompleteLoad(std::span<const SlotId> slots, const Request& request) override
       TERRACE_REQUIRES(this);
   StoreOutcome PrepareStore(std::span<const ChunkKey> keys, const Request& request,

@@ -118,7 +118,9 @@ class TieringManager::Server final : public TierServer {
 
 TieringManager::RoundReport TieringManager::ServeTier(std::size_t index, Lane lane) {
   Tier& tier = *tiers_[index];
-  if (!tier.guard.serves_external_requests()) return {};
+  const bool serves = lane == Lane::kControl ? tier.guard.serves_between_steps()
+                                             : tier.guard.serves_external_requests();
+  if (!serves) return {};
   Server server(*this, index, lane);
   tier.guard.Serve(server, options_.now());
   return {server.active(), server.yielded(), false};
@@ -135,7 +137,7 @@ TieringManager::RoundReport TieringManager::ServeRound() {
   const std::uint64_t faults = FaultsOfTiers();
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
     Tier& tier = *tiers_[i];
-    if (!tier.guard.serves_external_requests() && tier.jobs_for_peers == 0) continue;
+    if (!tier.guard.serves_between_steps() && tier.jobs_for_peers == 0) continue;
     report.active = CollectFinished(i) || report.active;
   }
   MarkOverdueJobs();
@@ -164,7 +166,7 @@ TieringManager::RoundReport TieringManager::ServeRound() {
 std::vector<int> TieringManager::ServingDescriptors() const {
   std::vector<int> descriptors;
   for (const auto& tier : tiers_) {
-    if (tier->guard.serves_external_requests() && tier->guard.event_descriptor() >= 0) {
+    if (tier->guard.serves_between_steps() && tier->guard.event_descriptor() >= 0) {
       descriptors.push_back(tier->guard.event_descriptor());
     }
   }
@@ -173,7 +175,7 @@ std::vector<int> TieringManager::ServingDescriptors() const {
 
 bool TieringManager::AnyTierServes() const {
   return std::any_of(tiers_.begin(), tiers_.end(),
-                     [](const auto& tier) { return tier->guard.serves_external_requests(); });
+                     [](const auto& tier) { return tier->guard.serves_between_steps(); });
 }
 
 }  // namespace terrace

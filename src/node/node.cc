@@ -1,5 +1,6 @@
 #include "terrace/node.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -119,6 +120,8 @@ Result<std::unique_ptr<SecondaryTier>> MakeTier(const TierConfig& config, TierHo
       return AsTier(PeerTier::Create(config.peer, host));
     case TierConfig::Type::kPlugin:
       return AsTier(PluginTier::Create(config.plugin, host));
+    case TierConfig::Type::kCustom:
+      return config.custom.make(host);
   }
   return Error{ErrorCode::kInvalidArgument, "make a tier: unknown type"};
 }
@@ -126,11 +129,6 @@ Result<std::unique_ptr<SecondaryTier>> MakeTier(const TierConfig& config, TierHo
 ThreadPriority PriorityOf(const ControlThreadConfig& control) {
   if (control.priority == "realtime") return ThreadPriority::kRealtime;
   return control.priority == "high" ? ThreadPriority::kHigh : ThreadPriority::kNormal;
-}
-
-HugePages HugePagesOf(const std::string& name) {
-  if (name == "explicit") return HugePages::kExplicit;
-  return name == "transparent" ? HugePages::kTransparent : HugePages::kOff;
 }
 
 BackpressureOptions BackpressureOf(const TierConfig& config) {
@@ -178,11 +176,11 @@ struct Node::Impl {
     (void)connector.release();
     (void)manager.release();
     (void)tier_host.release();
-    (void)region.release();
+    (void)new std::shared_ptr<HostMemory>(std::move(memory));
   }
 
   // In order of construction: each is used by those below it.
-  std::unique_ptr<HostRegion> region;
+  std::shared_ptr<HostMemory> memory;
   std::unique_ptr<NodeTierHost> tier_host;
   std::unique_ptr<TieringManager> manager;
   std::unique_ptr<Connector> connector;
@@ -192,20 +190,28 @@ struct Node::Impl {
 
 Result<std::unique_ptr<Node>> Node::Create(const NodeConfig& config,
                                            const CacheIdentity& identity) {
+  auto memory = HostMemory::Create(config, identity);
+  if (!memory.ok()) return std::move(memory).error();
+  return Create(config, identity, std::move(memory).value());
+}
+
+Result<std::unique_ptr<Node>> Node::Create(const NodeConfig& config, const CacheIdentity& identity,
+                                           std::shared_ptr<HostMemory> memory) {
   if (auto checked = CheckNodeConfig(config); !checked) return std::move(checked).error();
   auto impl = std::make_unique<Impl>();
-  auto region = HostRegion::Create({.total_bytes = config.cpu_bytes_to_use,
-                                    .chunk_bytes = identity.fields().chunk_bytes,
-                                    .huge_pages = HugePagesOf(config.huge_pages),
-                                    .prefault_threads = config.prefault_threads,
-                                    .lock_memory = config.lock_memory});
-  if (!region.ok()) return std::move(region).error();
-  impl->region = std::move(region).value();
-  auto policy = MakeEvictionPolicy(config.eviction_policy, impl->region->slot_count());
+  impl->memory = std::move(memory);
+  HostRegion& region = *impl->memory->region_;
+  if (region.chunk_bytes() != identity.fields().chunk_bytes) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("make a node: a chunk of its host memory has {} bytes, one of its "
+                             "identity {}; make both from one identity",
+                             region.chunk_bytes(), identity.fields().chunk_bytes)};
+  }
+  auto policy = MakeEvictionPolicy(config.eviction_policy, region.slot_count());
   if (!policy.ok()) return std::move(policy).error();
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return ErrnoError("make a node: an eventfd", errno);
-  impl->tier_host = std::make_unique<NodeTierHost>(*impl->region, identity, std::move(wake));
+  impl->tier_host = std::make_unique<NodeTierHost>(region, identity, std::move(wake));
 
   std::vector<std::unique_ptr<SecondaryTier>> tiers;
   for (std::size_t i = 0; i < config.secondary_tiers.size(); ++i) {
@@ -220,7 +226,7 @@ Result<std::unique_ptr<Node>> Node::Create(const NodeConfig& config,
   }
   impl->manager = std::make_unique<TieringManager>(
       std::make_unique<HostTier>(
-          impl->region->slot_count(), std::move(policy).value(),
+          region.slot_count(), std::move(policy).value(),
           config.enable_kv_events ? EventRecording::kOn : EventRecording::kOff,
           HostTierOptions{.store_threshold = config.store_threshold,
                           .max_tracker_size = config.max_tracker_size}),
@@ -250,10 +256,7 @@ Node::~Node() { Shutdown(); }
 OffloadingManager& Node::manager() { return *impl_->manager; }
 Connector& Node::connector() { return *impl_->connector; }
 
-HostSlots Node::host_slots() const {
-  const HostRegion& region = *impl_->region;
-  return {region.base(), region.slot_stride_bytes(), region.chunk_bytes(), region.slot_count()};
-}
+HostSlots Node::host_slots() const { return impl_->memory->slots(); }
 
 const std::string& Node::metrics_address() const { return impl_->metrics_address; }
 

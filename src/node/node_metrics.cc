@@ -24,6 +24,8 @@ TierFacts FactsOf(const TierConfig& tier) {
       return {"peer", LoadSourceName(LoadSource::kPeer), ""};
     case TierConfig::Type::kPlugin:
       return {"plugin", LoadSourceName(LoadSource::kOther), ""};
+    case TierConfig::Type::kCustom:
+      return {tier.custom.type, LoadSourceName(tier.custom.load_source), ""};
   }
   return {};
 }

@@ -1,0 +1,69 @@
+#include "convert.h"
+
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+
+namespace terrace_kv {
+
+using terrace::ChunkKey;
+using terrace::SlotId;
+
+void Raise(const terrace::Error& error) {
+  const nb::object raised =
+      nb::module_::import_("terrace_kv.errors")
+          .attr("make_error")(std::string(ErrorCodeName(error.code)), error.message);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
+  throw nb::python_error();
+}
+
+ChunkKey KeyOf(nb::handle bytes) {
+  if (!PyBytes_Check(bytes.ptr())) {
+    PyErr_Format(PyExc_TypeError, "a chunk's key is bytes, not %.100s",
+                 Py_TYPE(bytes.ptr())->tp_name);
+    throw nb::python_error();
+  }
+  const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()));
+  const auto* data = reinterpret_cast<const std::uint8_t*>(PyBytes_AS_STRING(bytes.ptr()));
+  if (size < 5 || size > ChunkKey::kMaxHashSize + 4) {
+    PyErr_Format(
+        PyExc_ValueError,
+        "a chunk's key is a hash of 1 to 32 bytes and a group of 4; this one has %zd bytes",
+        static_cast<Py_ssize_t>(size));
+    throw nb::python_error();
+  }
+  const std::uint8_t* group = data + size - 4;
+  return ChunkKey({data, size - 4}, std::uint32_t{group[0]} << 24 | std::uint32_t{group[1]} << 16 |
+                                        std::uint32_t{group[2]} << 8 | group[3]);
+}
+
+nb::bytes BytesOf(const ChunkKey& key) {
+  std::uint8_t bytes[ChunkKey::kMaxHashSize + 4];
+  const auto hash = key.hash();
+  std::memcpy(bytes, hash.data(), hash.size());
+  for (int i = 0; i < 4; ++i) {
+    bytes[hash.size() + i] = static_cast<std::uint8_t>(key.group() >> (24 - 8 * i));
+  }
+  return nb::bytes(bytes, hash.size() + 4);
+}
+
+nb::handle Keys::item(std::size_t i) const {
+  return PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i));
+}
+
+void KeysOf(nb::handle iterable, Keys& keys) {
+  keys.items = nb::steal(PySequence_Fast(iterable.ptr(), "keys must be an iterable of bytes"));
+  if (!keys.items.is_valid()) throw nb::python_error();
+  const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(keys.items.ptr()));
+  keys.keys.clear();
+  keys.keys.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) keys.keys.push_back(KeyOf(keys.item(i)));
+}
+
+nb::list ListOf(const std::vector<SlotId>& slots) {
+  nb::list list;
+  for (const SlotId slot : slots) list.append(slot.value);
+  return list;
+}
+
+}  // namespace terrace_kv

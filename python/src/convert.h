@@ -1,0 +1,44 @@
+// Between Python's values and Terrace's.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+#include <vector>
+
+#include "terrace/chunk_key.h"
+#include "terrace/result.h"
+#include "terrace/types.h"
+
+namespace terrace_kv {
+
+namespace nb = nanobind;
+
+// Throws the Python exception of an error, with its text (terrace_kv/errors.py).
+[[noreturn]] void Raise(const terrace::Error& error);
+
+template <typename T>
+T ValueOrRaise(terrace::Result<T> result) {
+  if (!result.ok()) Raise(result.error());
+  return std::move(result).value();
+}
+inline void OkOrRaise(const terrace::Result<void>& result) {
+  if (!result.ok()) Raise(result.error());
+}
+
+// A key as bytes: 1 to 32 of the hash, then the group as 4, the highest first.
+terrace::ChunkKey KeyOf(nb::handle bytes);
+nb::bytes BytesOf(const terrace::ChunkKey& key);
+
+// The keys of any iterable. `items` holds what it gave, co-indexed.
+struct Keys {
+  nb::object items;  // A list or tuple.
+  std::vector<terrace::ChunkKey> keys;
+
+  nb::handle item(std::size_t i) const;
+};
+void KeysOf(nb::handle iterable, Keys& keys);
+
+nb::list ListOf(const std::vector<terrace::SlotId>& slots);
+
+}  // namespace terrace_kv

@@ -1,0 +1,377 @@
+#include "py_manager.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace terrace_kv {
+
+using terrace::ChunkKey;
+using terrace::CopyOutcome;
+using terrace::ErrorCode;
+using terrace::Lane;
+using terrace::LookupResult;
+using terrace::RequestId;
+using terrace::SlotId;
+
+namespace {
+
+constexpr const char* kHolder = "engine, by Python";
+
+// Differs for each thread.
+const void* ThisThread() {
+  static thread_local char marker;
+  return &marker;
+}
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::clamp(seconds, 0.0, 1e9) * 1e3));
+}
+
+}  // namespace
+
+PyManager::Region::Region(PyManager& manager) : manager_(manager) {
+  taken_ = manager.owner_.load(std::memory_order_relaxed) != ThisThread();
+  if (taken_) manager_.Lock();
+  if (manager_.is_inside_) {  // So the lock was held.
+    PyErr_SetString(PyExc_RuntimeError, "a tier must not call the manager that calls it");
+    throw nb::python_error();
+  }
+  manager_.is_inside_ = true;
+}
+
+PyManager::Region::~Region() {
+  manager_.is_inside_ = false;
+  if (taken_) manager_.Unlock();
+}
+
+PyManager::PyManager(std::shared_ptr<terrace::Node> node, std::shared_ptr<RequestBook> book,
+                     nb::sequence answers)
+    : node_(std::move(node)), manager_(node_->manager()), book_(std::move(book)) {
+  if (nb::len(answers) != 4) throw nb::value_error("answers are four: miss, hit, pending, retry");
+  for (std::size_t i = 0; i < 4; ++i) answers_[i] = answers[i];
+  slot_writers_.resize(node_->host_slots().slot_count);
+}
+
+PyManager::~PyManager() = default;
+
+void PyManager::Lock() {
+  if (owner_.load(std::memory_order_relaxed) == ThisThread()) {
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this thread holds the manager's lock already; it is not re-entrant");
+    throw nb::python_error();
+  }
+  if (!manager_.TryLockFor(std::chrono::nanoseconds(0), Lane::kEngine, kHolder)) {
+    nb::gil_scoped_release released;
+    manager_.Lock(Lane::kEngine, kHolder);
+  }
+  owner_.store(ThisThread(), std::memory_order_relaxed);
+}
+
+void PyManager::Unlock() {
+  if (owner_.load(std::memory_order_relaxed) != ThisThread()) {
+    PyErr_SetString(PyExc_RuntimeError, "this thread does not hold the manager's lock");
+    throw nb::python_error();
+  }
+  owner_.store(nullptr, std::memory_order_relaxed);
+  manager_.Unlock();
+}
+
+PyManager::Entry* PyManager::FindEntry(nb::handle name) {
+  if (name.ptr() == last_name_.ptr()) return last_entry_;
+  PyObject* number = PyDict_GetItemWithError(numbers_.ptr(), name.ptr());
+  if (number == nullptr) {
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    return nullptr;
+  }
+  const auto found = entries_.find(PyLong_AsUnsignedLongLong(number));
+  if (found == entries_.end()) return nullptr;
+  last_name_ = nb::borrow(name);
+  last_entry_ = found->second.get();
+  return last_entry_;
+}
+
+// A request that was not announced is announced by its first call.
+PyManager::Entry& PyManager::EntryOf(nb::handle request) {
+  nb::object name = PyUnicode_Check(request.ptr()) ? nb::borrow(request) : request.attr("req_id");
+  if (Entry* entry = FindEntry(name)) return *entry;
+  Entry& entry = Add(request, std::move(name));
+  manager_.AssertHeld();
+  manager_.OnNewRequest(entry.request);
+  return entry;
+}
+
+PyManager::Entry& PyManager::Add(nb::handle request, nb::object name) {
+  const std::uint64_t number = next_number_++;
+  auto made = std::make_unique<Entry>();
+  made->request.id = RequestId(number);
+  made->name = name;
+  numbers_[name] = number;
+  if (book_->any_tier) book_->Add(made->request.id, nb::borrow(request));
+  Entry& entry = *made;
+  entries_.emplace(number, std::move(made));
+  last_name_ = std::move(name);
+  last_entry_ = &entry;
+  return entry;
+}
+
+void PyManager::ForgetIfDone(Entry& entry) {
+  if (!entry.finished || !entry.loads.empty() || entry.stores > 0 || !entry.reset_loads.empty() ||
+      !entry.reset_stores.empty()) {
+    return;
+  }
+  const std::uint64_t number = entry.request.id.value;
+  if (last_entry_ == &entry) {
+    last_entry_ = nullptr;
+    last_name_ = nb::none();
+  }
+  lingering_.erase(number);
+  entries_.erase(number);
+}
+
+bool PyManager::OnNewRequest(nb::handle request, std::uint32_t load_from,
+                             std::optional<std::string> route) {
+  std::shared_ptr<const terrace::PeerRoute> parsed;
+  if (route) {
+    parsed =
+        std::make_shared<terrace::PeerRoute>(ValueOrRaise(terrace::ParseTransferParams(*route)));
+  }
+  Region region(*this);
+  manager_.AssertHeld();
+  nb::object name = PyUnicode_Check(request.ptr()) ? nb::borrow(request) : request.attr("req_id");
+  if (Entry* before = FindEntry(name)) Finish(*before);  // The same name again.
+  Entry& entry = Add(request, std::move(name));
+  entry.request.route = std::move(parsed);
+  entry.request.load_from = terrace::LoadSourceSet::None();
+  for (std::size_t i = 0; i < terrace::kLoadSourceCount; ++i) {
+    if ((load_from >> i & 1) == 0) continue;
+    entry.request.load_from = entry.request.load_from.With(static_cast<terrace::LoadSource>(i));
+  }
+  return manager_.OnNewRequest(entry.request) == terrace::StoreInterest::kWholeRequest;
+}
+
+nb::object PyManager::Lookup(nb::handle key, nb::handle request) {
+  const ChunkKey parsed = KeyOf(key);
+  Region region(*this);
+  manager_.AssertHeld();
+  const LookupResult result = manager_.Lookup(parsed, EntryOf(request).request);
+  lookups_ += result == LookupResult::kHit || result == LookupResult::kMiss;
+  hits_ += result == LookupResult::kHit;
+  return answers_[static_cast<std::size_t>(result)];
+}
+
+nb::str PyManager::GetLoadSource(nb::handle key, nb::handle request) {
+  const ChunkKey parsed = KeyOf(key);
+  Region region(*this);
+  manager_.AssertHeld();
+  const auto source = LoadSourceName(manager_.GetLoadSource(parsed, EntryOf(request).request));
+  return nb::str(source.data(), source.size());
+}
+
+nb::list PyManager::PrepareLoad(nb::handle keys, nb::handle request) {
+  Region region(*this);
+  manager_.AssertHeld();
+  KeysOf(keys, keys_);
+  Entry& entry = EntryOf(request);
+  slots_.resize(keys_.keys.size());
+  if (!manager_.PrepareLoad(keys_.keys, entry.request, slots_)) {
+    Raise({ErrorCode::kNotFound,
+           "prepare to load " + std::to_string(slots_.size()) +
+               " chunks: one of them is not in host memory any more; look it up under the same "
+               "hold of the lock"});
+  }
+  entry.loads.insert(entry.loads.end(), slots_.begin(), slots_.end());
+  return ListOf(slots_);
+}
+
+void PyManager::CompleteLoad(nb::handle keys, nb::handle request) {
+  Region region(*this);
+  manager_.AssertHeld();
+  KeysOf(keys, keys_);
+  const nb::object name =
+      PyUnicode_Check(request.ptr()) ? nb::borrow(request) : request.attr("req_id");
+  slots_.clear();
+  for (const ChunkKey& key : keys_.keys) {
+    if (const auto slot = manager_.SlotOf(key)) slots_.push_back(*slot);
+  }
+  std::sort(slots_.begin(), slots_.end());
+  if (Entry* entry = FindEntry(name)) Unpin(slots_, *entry);
+  std::vector<Entry*> before;
+  for (const auto& [number, entry] : lingering_) {
+    if (!entry->loads.empty() && entry->name.equal(name)) before.push_back(entry);
+  }
+  for (Entry* entry : before) Unpin(slots_, *entry);
+}
+
+void PyManager::Unpin(std::vector<SlotId> slots, Entry& entry) {
+  manager_.AssertHeld();
+  std::sort(entry.loads.begin(), entry.loads.end());
+  std::vector<SlotId> ended;
+  std::set_intersection(entry.loads.begin(), entry.loads.end(), slots.begin(), slots.end(),
+                        std::back_inserter(ended));
+  if (ended.empty()) return;
+  std::vector<SlotId> left;
+  std::set_difference(entry.loads.begin(), entry.loads.end(), ended.begin(), ended.end(),
+                      std::back_inserter(left));
+  entry.loads = std::move(left);
+  manager_.CompleteLoad(ended, entry.request);
+  ForgetIfDone(entry);
+}
+
+void PyManager::Touch(nb::handle keys, nb::handle request) {
+  Region region(*this);
+  manager_.AssertHeld();
+  KeysOf(keys, keys_);
+  manager_.Touch(keys_.keys, EntryOf(request).request);
+}
+
+nb::object PyManager::PrepareStore(nb::handle keys, nb::handle request, bool is_sequence) {
+  Region region(*this);
+  manager_.AssertHeld();
+  KeysOf(keys, keys_);
+  Entry& entry = EntryOf(request);
+  entry.request.is_sequence = is_sequence;
+  if (manager_.PrepareStore(keys_.keys, entry.request, plan_) == terrace::StoreOutcome::kNoRoom) {
+    return nb::none();
+  }
+  nb::list kept;
+  std::size_t at = 0;
+  for (const ChunkKey& key : plan_.keys) {  // A subset, in the offer's order.
+    while (keys_.keys[at] != key) ++at;
+    kept.append(keys_.item(at++));
+  }
+  for (const SlotId slot : plan_.slots) slot_writers_[slot.value] = &entry;
+  entry.stores += static_cast<std::uint32_t>(plan_.slots.size());
+  nb::list evicted;
+  for (const ChunkKey& key : plan_.evicted) evicted.append(BytesOf(key));
+  return nb::make_tuple(kept, ListOf(plan_.slots), evicted);
+}
+
+void PyManager::CompleteStore(nb::handle keys, nb::handle /*request*/, bool success) {
+  Region region(*this);
+  manager_.AssertHeld();
+  KeysOf(keys, keys_);
+  // In one call for each request, as a rule one.
+  slots_.clear();
+  for (const ChunkKey& key : keys_.keys) {
+    const auto slot = manager_.SlotOf(key);
+    if (slot && slot_writers_[slot->value] != nullptr) slots_.push_back(*slot);
+  }
+  while (!slots_.empty()) {
+    Entry& writer = *slot_writers_[slots_.front().value];
+    const auto others = std::stable_partition(slots_.begin(), slots_.end(), [&](SlotId slot) {
+      return slot_writers_[slot.value] == &writer;
+    });
+    const std::vector<SlotId> own(slots_.begin(), others);
+    slots_.erase(slots_.begin(), others);
+    for (const SlotId slot : own) slot_writers_[slot.value] = nullptr;
+    writer.stores -= static_cast<std::uint32_t>(own.size());
+    manager_.CompleteStore(own, writer.request, success ? CopyOutcome::kOk : CopyOutcome::kFailed);
+    ForgetIfDone(writer);
+  }
+}
+
+void PyManager::OnRequestFinished(nb::handle request) {
+  Region region(*this);
+  manager_.AssertHeld();
+  const nb::object name =
+      PyUnicode_Check(request.ptr()) ? nb::borrow(request) : request.attr("req_id");
+  if (Entry* entry = FindEntry(name)) Finish(*entry);
+}
+
+void PyManager::Finish(Entry& entry) {
+  manager_.AssertHeld();
+  PyDict_DelItem(numbers_.ptr(), entry.name.ptr());
+  last_entry_ = nullptr;
+  last_name_ = nb::none();
+  entry.finished = true;
+  manager_.OnRequestFinished(entry.request);
+  lingering_.emplace(entry.request.id.value, &entry);
+  ForgetIfDone(entry);
+}
+
+void PyManager::OnScheduleEnd(nb::object step) {
+  Region region(*this);
+  manager_.AssertHeld();
+  book_->step = std::move(step);
+  manager_.OnScheduleEnd();
+  book_->step = nb::none();
+}
+
+bool PyManager::HasPendingWork() {
+  Region region(*this);
+  manager_.AssertHeld();
+  return manager_.HasPendingWork();
+}
+
+nb::list PyManager::TakeEvents() {
+  Region region(*this);
+  manager_.AssertHeld();
+  nb::list events;
+  for (const terrace::CacheEvent& event : manager_.TakeEvents()) {
+    using Kind = terrace::CacheEvent::Kind;
+    if (event.kind == Kind::kLost) {
+      events.append(nb::make_tuple("lost", nb::none()));
+    } else {
+      events.append(
+          nb::make_tuple(event.kind == Kind::kStored ? "stored" : "removed", BytesOf(event.key)));
+    }
+  }
+  return events;
+}
+
+nb::list PyManager::ReadyChunks() {
+  Region region(*this);
+  manager_.AssertHeld();
+  nb::list keys;
+  for (const ChunkKey& key : manager_.ReadyChunks()) keys.append(BytesOf(key));
+  return keys;
+}
+
+nb::tuple PyManager::ResetCache() {
+  Region region(*this);
+  manager_.AssertHeld();
+  for (std::uint32_t slot = 0; slot < slot_writers_.size(); ++slot) {
+    Entry* writer = std::exchange(slot_writers_[slot], nullptr);
+    if (writer != nullptr) writer->reset_stores.emplace_back(slot);
+  }
+  for (const auto& [number, entry] : entries_) {
+    entry->stores = 0;
+    entry->reset_loads.insert(entry->reset_loads.end(), entry->loads.begin(), entry->loads.end());
+    entry->loads.clear();
+  }
+  const terrace::ResetReport report = manager_.ResetCache();
+  return nb::make_tuple(report.removed_chunks, report.busy_slots);
+}
+
+std::uint64_t PyManager::OnResetFlushed() {
+  Region region(*this);
+  manager_.AssertHeld();
+  std::uint64_t freed = 0;
+  std::vector<Entry*> entries;
+  for (const auto& [number, entry] : entries_) entries.push_back(entry.get());
+  for (Entry* entry : entries) {
+    const auto loads = std::exchange(entry->reset_loads, {});
+    const auto stores = std::exchange(entry->reset_stores, {});
+    freed += loads.size() + stores.size();
+    if (!loads.empty()) manager_.CompleteLoad(loads, entry->request);
+    if (!stores.empty()) manager_.CompleteStore(stores, entry->request, CopyOutcome::kFailed);
+    ForgetIfDone(*entry);
+  }
+  return freed;
+}
+
+bool PyManager::Drain(double timeout_s) {
+  nb::gil_scoped_release released;
+  return node_->Drain(Milliseconds(timeout_s));
+}
+
+void PyManager::Shutdown() {
+  nb::gil_scoped_release released;
+  node_->Shutdown();
+}
+
+}  // namespace terrace_kv

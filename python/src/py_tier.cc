@@ -1,0 +1,200 @@
+#include "py_tier.h"
+
+#include <nanobind/stl/string.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "convert.h"
+
+namespace terrace_kv {
+
+using terrace::ChunkKey;
+using terrace::CopyOutcome;
+using terrace::JobId;
+using terrace::JobResult;
+using terrace::LoadSource;
+using terrace::Request;
+using terrace::RequestId;
+using terrace::StoreInterest;
+using terrace::TierLookup;
+using terrace::TransferJob;
+
+namespace {
+
+// Calls Python; what that raises leaves as a plain exception that needs no interpreter.
+template <typename Call>
+auto InPython(const Call& call) {
+  nb::gil_scoped_acquire interpreter;
+  std::string raised;
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    raised = error.what();
+  }
+  throw std::runtime_error(raised);
+}
+
+nb::list BytesOf(const std::vector<ChunkKey>& keys) {
+  nb::list list;
+  for (const ChunkKey& key : keys) list.append(terrace_kv::BytesOf(key));
+  return list;
+}
+
+LoadSource SourceOf(const std::string& name) {
+  for (std::size_t i = 0; i < terrace::kLoadSourceCount; ++i) {
+    if (LoadSourceName(static_cast<LoadSource>(i)) == name) return static_cast<LoadSource>(i);
+  }
+  throw std::runtime_error("a tier's load_source is '" + name + "', which is none");
+}
+
+}  // namespace
+
+PyTier::PyTier(nb::object adapter, std::shared_ptr<RequestBook> book)
+    : adapter_(std::move(adapter)), book_(std::move(book)) {
+  type_ = nb::cast<std::string>(adapter_.attr("type"));
+  source_ = SourceOf(nb::cast<std::string>(adapter_.attr("load_source")));
+  serves_ = nb::cast<bool>(adapter_.attr("serves_external_requests"));
+  serves_between_steps_ = nb::cast<bool>(adapter_.attr("serves_between_steps"));
+}
+
+PyTier::~PyTier() {
+  if (!nb::is_alive()) {
+    adapter_.release();
+    return;
+  }
+  nb::gil_scoped_acquire interpreter;
+  adapter_.reset();
+}
+
+TierLookup PyTier::Lookup(const ChunkKey& key, const Request& request) {
+  return InPython([&] {
+    const int answer =
+        nb::cast<int>(adapter_.attr("lookup")(terrace_kv::BytesOf(key), book_->Find(request.id)));
+    if (answer == 0) return TierLookup::kMiss;
+    return answer == 1 ? TierLookup::kHit : TierLookup::kRetry;
+  });
+}
+
+void PyTier::Submit(TransferJob job, bool is_store) {
+  InPython([&] {
+    nb::list slots = ListOf(job.slots);
+    const auto [entry, is_new] = jobs_.emplace(job.id, job.keys);
+    try {
+      adapter_.attr("submit")(job.id.value, BytesOf(job.keys), slots, !is_store,
+                              book_->Find(job.request));
+    } catch (...) {
+      jobs_.erase(entry);
+      throw;
+    }
+  });
+}
+
+void PyTier::TakeFinished(std::vector<JobResult>& results) {
+  if (is_shut_) return;
+  InPython([&] {
+    // (job, failed keys or None if all did, bytes, seconds): see tiers.py.
+    for (nb::handle item : nb::cast<nb::list>(adapter_.attr("take_finished")())) {
+      const auto number = nb::cast<std::uint64_t>(item[0]);
+      const auto job = jobs_.find(JobId(number));
+      if (job == jobs_.end()) {  // The manager counts it.
+        results.push_back({JobId(number), {}, 0, {}, {}});
+        continue;
+      }
+      JobResult result{JobId(number), {}, nb::cast<std::uint64_t>(item[3]), {}, {}};
+      const bool success = nb::cast<bool>(item[1]);
+      const nb::object good = item[2];
+      for (const ChunkKey& key : job->second) {
+        const bool ok =
+            success || (!good.is_none() &&
+                        PySequence_Contains(good.ptr(), terrace_kv::BytesOf(key).ptr()) == 1);
+        result.outcomes.push_back(ok ? CopyOutcome::kOk : CopyOutcome::kFailed);
+      }
+      const nb::object seconds = item[4];
+      if (!seconds.is_none()) {
+        result.ended_at = std::chrono::steady_clock::now();
+        result.started_at =
+            result.ended_at - std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                  std::chrono::duration<double>(nb::cast<double>(seconds)));
+      }
+      jobs_.erase(job);
+      results.push_back(std::move(result));
+    }
+  });
+}
+
+StoreInterest PyTier::OnNewRequest(const Request& request) {
+  return InPython([&] {
+    const bool whole = nb::cast<bool>(adapter_.attr("on_new_request")(book_->Hold(request.id)));
+    return whole ? StoreInterest::kWholeRequest : StoreInterest::kNewChunks;
+  });
+}
+
+void PyTier::OnRequestFinished(const Request& request) {
+  InPython([&] { adapter_.attr("on_request_finished")(book_->LetGo(request.id)); });
+}
+
+void PyTier::OnScheduleEnd() {
+  InPython([&] { adapter_.attr("on_schedule_end")(book_->step); });
+}
+
+bool PyTier::HasPendingWork() const {
+  return InPython([&] { return nb::cast<bool>(adapter_.attr("has_pending_work")()); });
+}
+
+void PyTier::ServeExternalRequests(terrace::TierServer& server) {
+  InPython([&] {
+    nb::object handle = nb::cast(new PyServer(server, jobs_), nb::rv_policy::take_ownership);
+    auto& native = nb::cast<PyServer&>(handle);
+    try {
+      adapter_.attr("serve_external_requests")(handle);
+    } catch (...) {
+      native.End();
+      throw;
+    }
+    native.End();
+  });
+}
+
+bool PyTier::Drain(std::chrono::milliseconds /*timeout*/) {
+  InPython([&] { adapter_.attr("drain")(); });
+  return true;
+}
+
+bool PyTier::Shutdown(std::chrono::milliseconds /*timeout*/) {
+  if (std::exchange(is_shut_, true)) return true;
+  if (nb::is_alive()) InPython([&] { adapter_.attr("shutdown")(); });
+  return true;
+}
+
+terrace::TierServer& PyServer::server() {
+  if (server_ == nullptr) {
+    PyErr_SetString(PyExc_RuntimeError,
+                    "the parent is valid only during serve_external_requests()");
+    throw nb::python_error();
+  }
+  return *server_;
+}
+
+std::uint64_t PyServer::BeginRequest() { return server().BeginRequest().id.value; }
+
+int PyServer::Lookup(nb::handle key, std::uint64_t request) {
+  return static_cast<int>(server().Lookup(KeyOf(key), Request{RequestId(request)}));
+}
+
+nb::object PyServer::CreateStoreJob(nb::handle keys, std::uint64_t request) {
+  Keys parsed;
+  KeysOf(keys, parsed);
+  auto job = server().CreateStoreJob(parsed.keys, Request{RequestId(request)});
+  if (!job) return nb::none();
+  jobs_.emplace(job->id, job->keys);
+  return nb::make_tuple(job->id.value, ListOf(job->slots));
+}
+
+void PyServer::FinishRequest(std::uint64_t request) {
+  server().FinishRequest(Request{RequestId(request)});
+}
+
+bool PyServer::ShouldYield() { return server().ShouldYield(); }
+
+}  // namespace terrace_kv

@@ -1,0 +1,175 @@
+"""The native part. Every method of Manager takes the manager's lock itself, unless its thread holds it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+version: str
+
+def check_config(config_json: str) -> None: ...
+def config_schema() -> str:
+    """The JSON Schema (draft 2020-12) of a configuration."""
+
+class CacheIdentity:
+    """What must be equal for one process to use the chunks of another. Every field must be given."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        revision: str,
+        dtype: str,
+        layout: str,
+        layout_version: int,
+        tokens_per_chunk: int,
+        chunk_bytes: int,
+        shard_index: int = 0,
+        shard_count: int,
+        engine: str,
+    ) -> None: ...
+    @property
+    def hex(self) -> str:
+        """SHA-256 of all fields, 64 digits."""
+    @property
+    def model(self) -> str: ...
+    @property
+    def chunk_bytes(self) -> int: ...
+
+class HostMemory:
+    """The slots: ``memoryview(memory)`` has the shape (slot_count, stride_bytes) and format "b"."""
+
+    @staticmethod
+    def create(config_json: str, identity: CacheIdentity) -> HostMemory: ...
+    @staticmethod
+    def share(
+        config_json: str,
+        identity: CacheIdentity,
+        name: str,
+        rank_count: int,
+        process_count: int,
+        rank: int | None,
+        timeout_s: float,
+        create: bool,
+    ) -> HostMemory:
+        """Of several processes: one creates it, which waits for nobody, the others join it by name."""
+    def await_all(self) -> None:
+        """Blocks until all processes have mapped it; TerraceError names the one that did not."""
+    @property
+    def slot_count(self) -> int: ...
+    @property
+    def stride_bytes(self) -> int: ...
+    @property
+    def chunk_bytes(self) -> int: ...
+    @property
+    def rank_count(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+
+class ManagerLock:
+    """Exclusive access to a manager, for as many calls as must agree. Not re-entrant."""
+
+    def __enter__(self) -> ManagerLock: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None: ...
+
+class Manager:
+    """Which chunks are in host memory, and where. `request` is a name, or an object whose ``req_id`` is one; keys are
+    bytes (``terrace_kv.key_of``). A request that was not announced is announced by its first call."""
+
+    @property
+    def lock(self) -> ManagerLock: ...
+    @property
+    def lookups(self) -> int:
+        """Definite answers of lookup(): hits and misses."""
+    @property
+    def hits(self) -> int: ...
+    def on_new_request(self, request: Any, load_from: int = ..., transfer_params: str | None = None) -> bool:
+        """First contact. `load_from`: bit i permits the source i of terrace/types.h; `transfer_params`: vLLM's
+        kv_transfer_params as JSON. True if some tier wants all of its chunks offered."""
+    def lookup(self, key: bytes, request: Any) -> Any:
+        """Where the chunk is: one of the node's `answers`. O(1) if host memory has it."""
+    def get_load_source(self, key: bytes, request: Any) -> str: ...
+    def prepare_load(self, keys: Iterable[bytes], request: Any) -> list[int]:
+        """Pins the chunks; their slots, in order. ChunkGone, and nothing pinned, if one is not ready."""
+    def complete_load(self, keys: Iterable[bytes], request: Any) -> None: ...
+    def touch(self, keys: Iterable[bytes], request: Any) -> None: ...
+    def prepare_store(
+        self, keys: Iterable[bytes], request: Any, is_sequence: bool = True
+    ) -> tuple[list[bytes], list[int], list[bytes]] | None:
+        """Reserves slots for those of `keys` that are absent: those keys, their slots, and the keys evicted for them.
+        None if there is no room now."""
+    def complete_store(self, keys: Iterable[bytes], request: Any, success: bool = True) -> None: ...
+    def on_request_finished(self, request: Any) -> None: ...
+    def on_schedule_end(self, step: Any = None) -> None: ...
+    def has_pending_work(self) -> bool: ...
+    def take_events(self) -> list[tuple[str, bytes | None]]:
+        """("stored" | "removed" | "lost", key), oldest first."""
+    def ready_chunks(self) -> list[bytes]: ...
+    def reset_cache(self) -> tuple[int, int]:
+        """Forgets everything at once: (chunks removed, slots that copies still use). Those of the engine's own copies
+        are free after on_reset_flushed()."""
+    def on_reset_flushed(self) -> int:
+        """The engine's copies of before the last reset have ended; how many slots that freed."""
+    def stats(self) -> dict[str, Any]:
+        """terrace/manager_stats.h, by the same names; times in seconds."""
+    def drain(self, timeout_s: float) -> bool: ...
+    def shutdown(self) -> None: ...
+
+class Node:
+    def __init__(
+        self,
+        config_json: str,
+        identity: CacheIdentity,
+        memory: HostMemory | None,
+        tiers: list[tuple[int, Any]],
+        answers: Sequence[Any],
+        make_context: Callable[[int], Any] | None,
+    ) -> None: ...
+    @property
+    def manager(self) -> Manager: ...
+    @property
+    def metrics_address(self) -> str: ...
+    def wait_for_progress(self, timeout_s: float) -> bool: ...
+
+class TierServer:
+    """What a tier that serves peers may ask of the node, during one serve_external_requests()."""
+
+    def begin_request(self) -> int: ...
+    def lookup(self, key: bytes, request: int) -> int:
+        """0 miss, 1 hit, 2 pending, 3 retry."""
+    def create_store_job(self, keys: Iterable[bytes], request: int) -> tuple[int, list[int]] | None:
+        """Pins the chunks: (job, slots). None if one is not ready or the budget is used up."""
+    def finish_request(self, request: int) -> None: ...
+    def should_yield(self) -> bool: ...
+
+class BlockCopier:
+    """Copies blocks of paged memory to and from the slots of a rank, on threads of its own."""
+
+    @staticmethod
+    def create(
+        memory: HostMemory,
+        rank: int,
+        tensors: Sequence[tuple[int, int, int, int]],
+        groups: Sequence[Sequence[tuple[int, int]]],
+        blocks_per_chunk: int,
+        threads: int,
+    ) -> BlockCopier:
+        """`tensors`: (address, blocks, bytes from page to page, bytes of a page); `groups`: for each its (tensor,
+        bytes of its pages)."""
+    def submit(
+        self,
+        job_id: int,
+        is_store: bool,
+        block_ids: Any,
+        group_sizes: Sequence[int],
+        first_blocks: Sequence[int],
+        slots: Any,
+        blocks_per_chunk: int,
+        urgent: bool,
+    ) -> None:
+        """Queues a job: `block_ids` (int32) group by group; `first_blocks` the place of each group's first block in
+        its request."""
+    def take_finished(self) -> list[tuple[int, int, float]]:
+        """(job, bytes, seconds) of those that ended since the last call."""
+    def wait_for(self, jobs: Sequence[int], timeout_s: float) -> bool: ...

@@ -1,0 +1,148 @@
+"""vLLM's OffloadingManager over Terrace's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vllm.logger import init_logger
+from vllm.v1.kv_offload.base import (
+    LookupResult,
+    Medium,
+    OffloadingEvent,
+    OffloadingManager,
+    OffloadPolicy,
+    PrepareStoreOutput,
+    RequestOffloadingContext,
+)
+from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from ..node import Node
+from .filters import sources_allowed
+from .metrics import StatsTaker
+
+if TYPE_CHECKING:
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+    from vllm.v1.kv_offload.base import ReqContext, ScheduleEndContext, TierFilter
+
+logger = init_logger(__name__)
+
+ANSWERS = (LookupResult.MISS, LookupResult.HIT, LookupResult.HIT_PENDING, LookupResult.RETRY)
+"""What a node's manager is to answer, in Terrace's order."""
+
+_SOURCES = {
+    "host": CacheHitSource.HOST,
+    "memory": CacheHitSource.HOST,
+    "disk": CacheHitSource.DISK,
+    "object": CacheHitSource.EXTERNAL_UNSPECIFIED,
+    "peer": CacheHitSource.P2P,
+    "other": CacheHitSource.EXTERNAL_UNSPECIFIED,
+}
+
+_ROUTE_KEYS = ("remote_kv_source", "remote_prefiller", "remote_decoder")
+
+
+class TerraceOffloadingManager(OffloadingManager):
+    """The scheduler's side. The work is done in C++: what is called per chunk or per step goes there without a frame of
+    Python between.
+
+    A call without :attr:`lock` takes it for itself; under it the thread's calls agree with one another.
+
+    Args:
+        node: was made with :data:`ANSWERS`.
+        enable_events: whether take_events() reports what host memory gained and lost.
+        tiers: secondary tiers in Python, for their events and metrics.
+        config_info: what vLLM's info metric is to show, one mapping for each tier.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        enable_events: bool = False,
+        tiers: Sequence[Any] = (),
+        config_info: Sequence[Mapping[str, Any]] = ({},),
+    ) -> None:
+        self._node = node
+        self._core = core = node.manager
+        self._enable_events = enable_events
+        self._tiers = tuple(tiers)
+        self._config_info = tuple(config_info)
+        self._stats = StatsTaker(core, self._tiers)
+        # Of the class below these only have the contract.
+        self.lookup = core.lookup
+        self.complete_load = core.complete_load
+        self.complete_store = core.complete_store
+        self.touch = core.touch
+        self.on_request_finished = core.on_request_finished
+        self.on_schedule_end = core.on_schedule_end
+        self.has_pending_work = core.has_pending_work
+
+    @property
+    def lock(self):
+        return self._core.lock
+
+    def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
+        raise NotImplementedError  # Replaced by __init__().
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        whole = self._core.on_new_request(
+            req_context, sources_allowed(req_context.load_tier_filter), self._route_of(req_context)
+        )
+        return RequestOffloadingContext(OffloadPolicy.REQUEST_LEVEL if whole else OffloadPolicy.CHUNK_LEVEL)
+
+    @staticmethod
+    def _route_of(req_context: ReqContext) -> str | None:
+        params = req_context.kv_transfer_params
+        if not params:
+            return None
+        route = {key: params[key] for key in _ROUTE_KEYS if params.get(key) is not None}
+        return json.dumps(route) if route else None
+
+    def get_load_source(self, key: bytes, req_context: ReqContext) -> CacheHitSource:
+        return _SOURCES[self._core.get_load_source(key, req_context)]
+
+    def prepare_load(self, keys: Collection[bytes], req_context: ReqContext) -> CPULoadStoreSpec:
+        return CPULoadStoreSpec(self._core.prepare_load(keys, req_context))
+
+    def prepare_store(self, keys: Collection[bytes], req_context: ReqContext) -> PrepareStoreOutput | None:
+        # Only keys with a place in their request's prompt are a prefix that must not get a hole.
+        plan = self._core.prepare_store(keys, req_context, bool(req_context._offload_key_positions))
+        if plan is None:
+            return None
+        kept, slots, evicted = plan
+        return PrepareStoreOutput(kept, CPULoadStoreSpec(slots), evicted)
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        events: list[OffloadingEvent] = []
+        if self._enable_events:
+            for kind, key in self._core.take_events():
+                if kind == "lost":
+                    logger.warning("Terrace: more KV events than are kept: those of before are lost")
+                    continue
+                removed = kind == "removed"
+                if events and events[-1].removed == removed:
+                    events[-1].keys.append(key)
+                else:
+                    events.append(OffloadingEvent(keys=[key], medium=Medium.CPU, removed=removed))
+        for tier in self._tiers:
+            events.extend(tier.take_events())
+        return events
+
+    def reset_cache(self) -> None:
+        removed, busy = self._core.reset_cache()
+        logger.info("Terrace: forgot %d chunks; %d slots are free when their copies end", removed, busy)
+
+    def on_reset_flushed(self) -> None:
+        self._core.on_reset_flushed()
+
+    def get_stats(self) -> OffloadingConnectorStats | None:
+        return self._stats.take()
+
+    def config_info(self) -> Sequence[Mapping[str, Any]]:
+        return self._config_info
+
+    def shutdown(self) -> None:
+        self._node.shutdown()

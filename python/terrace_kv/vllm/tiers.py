@@ -1,0 +1,147 @@
+"""vLLM's own secondary tiers, and others of its interface, on Terrace's manager."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+from vllm.logger import init_logger
+from vllm.v1.kv_offload.base import (
+    LookupResult,
+    OffloadPolicy,
+    ReqContext,
+    RequestOffloadingContext,
+    ScheduleEndContext,
+)
+from vllm.v1.kv_offload.tiering.base import ParentManager, SecondaryTierManager, TransferJob
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from .. import tiers as terrace_tiers
+from .._core import TierServer
+
+logger = init_logger(__name__)
+
+_ANSWERS = {
+    LookupResult.MISS: terrace_tiers.MISS,
+    LookupResult.HIT: terrace_tiers.HIT,
+    LookupResult.RETRY: terrace_tiers.RETRY,
+    LookupResult.HIT_PENDING: terrace_tiers.RETRY,
+}
+_PARENT_ANSWERS = (LookupResult.MISS, LookupResult.HIT, LookupResult.HIT_PENDING, LookupResult.RETRY)
+_SOURCES = {
+    CacheHitSource.HOST: "memory",
+    CacheHitSource.DISK: "disk",
+    CacheHitSource.P2P: "peer",
+}
+_EMPTY_STEP = ScheduleEndContext(new_req_ids=(), preempted_req_ids=())
+
+
+def peer_context(number: int) -> ReqContext:
+    """What stands for a request of a native tier's peer before tiers of vLLM."""
+    return ReqContext(req_id=f"terrace-peer-{number}")
+
+
+class VllmTier(terrace_tiers.Tier):
+    """Makes a SecondaryTierManager of vLLM a tier of Terrace. Lock order: manager, then interpreter."""
+
+    def __init__(self, tier: SecondaryTierManager) -> None:
+        self.tier = tier
+        self.type = tier.tier_type
+        self.load_source = _SOURCES.get(tier.cache_hit_source, "other")
+        self.serves_between_steps = bool(tier.tolerates_off_thread_polling)
+        served = type(tier).serve_external_requests is not SecondaryTierManager.serve_external_requests
+        self.serves_external_requests = served or self.serves_between_steps
+
+    def lookup(self, key: bytes, request: Any) -> int:
+        return _ANSWERS[self.tier.lookup(key, request)]
+
+    def submit(self, job_id: int, keys: list[bytes], slots: list[int], is_load: bool, request: Any) -> None:
+        job = TransferJob(
+            job_id=job_id,
+            keys=keys,
+            chunk_ids=np.array(slots, dtype=np.int32),
+            is_promotion=is_load,
+            req_context=request,
+        )
+        if is_load:
+            self.tier.submit_load(job)
+        else:
+            self.tier.submit_store(job)
+
+    def take_finished(self) -> list[tuple]:
+        results = []
+        for result in self.tier.get_finished_jobs():
+            good = None if result.successful_keys is None else frozenset(result.successful_keys)
+            results.append(
+                (result.job_id, bool(result.success), good, int(result.transfer_bytes or 0), result.transfer_time)
+            )
+        return results
+
+    def on_new_request(self, request: Any) -> bool:
+        return self.tier.on_new_request(request).policy is OffloadPolicy.REQUEST_LEVEL
+
+    def on_request_finished(self, request: Any) -> None:
+        self.tier.on_request_finished(request)
+
+    def on_schedule_end(self, step: Any) -> None:
+        self.tier.on_schedule_end(_EMPTY_STEP if step is None else step)
+
+    def has_pending_work(self) -> bool:
+        return bool(self.tier.has_pending_work())
+
+    def serve_external_requests(self, server: TierServer) -> None:
+        self.tier.serve_external_requests(_Parent(server))
+
+    def drain(self) -> None:
+        self.tier.drain_jobs()
+
+    def shutdown(self) -> None:
+        self.tier.shutdown()
+
+
+class _RequestNumber:
+    """Under which number the manager knows a request of a peer: kept in the request's context."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class _Parent(ParentManager):
+    """The manager as a tier of vLLM that serves peers sees it; valid during one serve_external_requests()."""
+
+    def __init__(self, server: TierServer) -> None:
+        self._server = server
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        req_context.set_state(_RequestNumber(self._server.begin_request()))
+        return RequestOffloadingContext()
+
+    @staticmethod
+    def _number(req_context: ReqContext) -> int:
+        state = req_context.get_state(_RequestNumber)
+        if state is None:
+            raise ValueError(f"request {req_context.req_id}: call on_new_request() first")
+        return state.number
+
+    def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
+        return _PARENT_ANSWERS[self._server.lookup(key, self._number(req_context))]
+
+    def create_store_job(self, keys: Collection[bytes], req_context: ReqContext) -> TransferJob:
+        keys = list(keys)
+        made = self._server.create_store_job(keys, self._number(req_context))
+        if made is None:
+            raise RuntimeError(f"request {req_context.req_id}: one of {len(keys)} chunks cannot be pinned now")
+        job_id, slots = made
+        return TransferJob(
+            job_id=job_id,
+            keys=keys,
+            chunk_ids=np.array(slots, dtype=np.int32),
+            is_promotion=False,
+            req_context=req_context,
+            submit_time=time.monotonic(),
+        )
+
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        self._server.finish_request(self._number(req_context))
