@@ -1,0 +1,258 @@
+"""Terrace inside a real vLLM: the tokens are those of a vLLM without it, wherever the cache came from."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import LONG, OTHER, SHORT
+from .session import children_of, command_of
+from .vllm_run import Running, run, wait_for_nobody
+
+HOST_BYTES = 200_000_000
+
+
+def generate(name: str, *prompts: list[int], **more) -> dict:
+    return {"do": "generate", "name": name, "prompts": list(prompts), **more}
+
+
+def reset(host: bool) -> dict:
+    return {"do": "reset", "host": host}
+
+
+def test_host_then_file_then_a_new_process(model: str, expected: dict, tmp_path: Path) -> None:
+    extra = {
+        "cpu_bytes_to_use": HOST_BYTES,
+        "secondary_tiers": [{"type": "file", "root_dir": str(tmp_path / "tier")}],
+    }
+    said = run(
+        {
+            "model": model,
+            "extra": extra,
+            "steps": [
+                generate("first", LONG),
+                reset(host=False),
+                generate("host", LONG),
+                reset(host=True),
+                generate("file", LONG),
+                {"do": "abort", "seed": 50, "tokens": 1200, "after_steps": [1, 2, 3]},
+                generate("other", OTHER),
+                {"do": "settle"},
+            ],
+        },
+        tmp_path,
+        "one",
+    )
+    for step in ("first", "host", "file"):
+        assert said[step]["tokens"][0] == expected[LONG[0]], step
+    assert said["other"]["tokens"][0] == expected[OTHER[0]]
+    assert said["first"]["cached"] == [0]
+    assert said["host"]["cached"][0] >= 1400
+    assert said["file"]["cached"][0] >= 1400
+
+    again = run({"model": model, "extra": extra, "steps": [generate("file", LONG)]}, tmp_path, "two")
+    assert again["file"]["cached"][0] >= 1400
+    assert again["file"]["tokens"][0] == expected[LONG[0]]
+
+
+def test_chunks_of_four_blocks_preemption_and_a_host_tier_that_is_too_small(
+    model: str, expected: dict, tmp_path: Path
+) -> None:
+    # A block of this model has 512 KiB, a chunk of four 2 MiB: 4 chunks, of which the long prompt needs all but its
+    # tail. Sixteen blocks of engine memory preempt some of four requests.
+    said = run(
+        {
+            "model": model,
+            "extra": {
+                "cpu_bytes_to_use": 8 << 20,
+                "blocks_per_chunk": 4,
+                "secondary_tiers": [{"type": "file", "root_dir": str(tmp_path / "tier")}],
+            },
+            "llm": {"num_gpu_blocks_override": 20, "max_model_len": 2048, "max_num_batched_tokens": 512},
+            "steps": [
+                generate("first", LONG),
+                {"do": "settle"},
+                generate("crowd", OTHER, [60, 800], [61, 800], [62, 800], out=40),
+                generate("again", LONG),
+                reset(host=True),
+                generate("after reset", LONG),
+                generate("short", SHORT),
+            ],
+        },
+        tmp_path,
+        "small",
+    )
+    for step in ("first", "again", "after reset"):
+        assert said[step]["tokens"][0] == expected[LONG[0]], step
+    assert said["crowd"]["tokens"][0][:8] == expected[OTHER[0]]
+    assert said["short"]["tokens"][0] == expected[SHORT[0]]
+    assert said["after reset"]["cached"][0] >= 512
+
+
+def test_two_ranks_in_processes_and_a_killed_worker(model: str, expected: dict, tmp_path: Path) -> None:
+    session = Running(
+        {
+            "model": model,
+            "processes": True,
+            "extra": {"cpu_bytes_to_use": HOST_BYTES},
+            "llm": {"tensor_parallel_size": 2},
+            "steps": [
+                generate("first", LONG),
+                reset(host=False),
+                generate("host", LONG),
+                {"do": "kill", "word": "Worker", "one": True},
+            ],
+        },
+        tmp_path,
+        "ranks",
+    )
+    try:
+        said = {one["step"]: one for one in session.wait(400)}
+    finally:
+        session.stop()
+    assert said["host"]["cached"][0] >= 1400
+    assert said["host"]["tokens"][0] == said["first"]["tokens"][0]
+    assert said["kill"]["killed"] == 1
+    assert said["kill"]["raised"] != ""
+    assert wait_for_nobody(session.process.pid, 30) == []
+
+
+def test_a_killed_core_leaves_nothing(model: str, tmp_path: Path) -> None:
+    session = Running(
+        {
+            "model": model,
+            "processes": True,
+            "extra": {
+                "cpu_bytes_to_use": HOST_BYTES,
+                "secondary_tiers": [{"type": "file", "root_dir": str(tmp_path / "tier")}],
+            },
+            "steps": [generate("first", OTHER), {"do": "kill", "word": "EngineCore"}],
+        },
+        tmp_path,
+        "core",
+    )
+    try:
+        said = {one["step"]: one for one in session.wait(400)}
+    finally:
+        session.stop()
+    assert said["kill"]["killed"] >= 1
+    assert said["kill"]["raised"] != ""
+    assert wait_for_nobody(session.process.pid, 30) == []
+    assert not [path for path in (tmp_path / "tier").rglob("*") if path.name.endswith(".tmp") and path.stat().st_size == 0]
+
+
+def test_vllms_own_fs_tier_and_ours_share_a_directory(model: str, expected: dict, tmp_path: Path) -> None:
+    root = str(tmp_path / "shared")
+    written = run(
+        {
+            "model": model,
+            "extra": {
+                "cpu_bytes_to_use": HOST_BYTES,
+                "secondary_tiers": [
+                    {
+                        "type": "FileSystemTierManager",
+                        "module_path": "vllm.v1.kv_offload.tiering.fs.manager",
+                        "root_dir": root,
+                        "n_read_threads": 2,
+                        "n_write_threads": 2,
+                    }
+                ],
+            },
+            "steps": [generate("first", LONG), reset(host=True), generate("theirs", LONG), {"do": "settle"}],
+        },
+        tmp_path,
+        "theirs",
+    )
+    assert written["theirs"]["cached"][0] >= 1400
+    assert written["theirs"]["tokens"][0] == expected[LONG[0]]
+    read = run(
+        {
+            "model": model,
+            "extra": {
+                "cpu_bytes_to_use": HOST_BYTES,
+                "secondary_tiers": [{"type": "fs", "root_dir": root, "n_read_threads": 2, "n_write_threads": 2}],
+            },
+            "steps": [generate("ours", LONG)],
+        },
+        tmp_path,
+        "ours",
+    )
+    assert read["ours"]["cached"][0] >= 1400
+    assert read["ours"]["tokens"][0] == expected[LONG[0]]
+
+
+def test_a_neighbour_has_it(model: str, expected: dict, tmp_path: Path) -> None:
+    port = 20000 + os.getpid() % 10000
+    served, done = tmp_path / "served", tmp_path / "done"
+
+    def extra(own: int) -> dict:
+        return {
+            "cpu_bytes_to_use": HOST_BYTES,
+            "secondary_tiers": [{"type": "p2p", "host": "127.0.0.1", "port": own, "num_threads": 4}],
+        }
+
+    source = Running(
+        {
+            "model": model,
+            "processes": True,
+            "extra": extra(port),
+            "steps": [
+                generate("source", LONG),
+                {"do": "settle"},
+                {"do": "raise_file", "file": str(served)},
+                {"do": "busy_until", "file": str(done), "seed": 900, "tokens": 2000, "batched": 512},
+            ],
+        },
+        tmp_path,
+        "source",
+    )
+    try:
+        sink = run(
+            {
+                "model": model,
+                "extra": extra(port + 1),
+                "steps": [
+                    {"do": "await_file", "file": str(served)},
+                    generate(
+                        "sink",
+                        LONG,
+                        params={
+                            "remote_kv_source": {
+                                "kv_request_id": "one",
+                                "remote_host": "127.0.0.1",
+                                "remote_port": port,
+                            }
+                        },
+                    ),
+                    {"do": "raise_file", "file": str(done)},
+                ],
+            },
+            tmp_path,
+            "sink",
+        )
+        source.wait(120)
+    finally:
+        source.stop()
+    assert sink["sink"]["cached"][0] >= 1400
+    assert sink["sink"]["tokens"][0] == expected[LONG[0]]
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (
+            {"cpu_bytes_to_use": "lots", "secondary_tiers": [{"type": "file", "colour": 1}], "evction_policy": "lru"},
+            ["cpu_bytes_to_use: must be", "secondary_tiers[0].root_dir: is missing", "evction_policy: is not a known key"],
+        ),
+    ],
+)
+def test_every_wrong_key_is_named_at_once(model: str, tmp_path: Path, extra: dict, said: list[str]) -> None:
+    session = Running({"model": model, "extra": extra, "steps": []}, tmp_path, "wrong")
+    with pytest.raises(AssertionError):
+        session.wait(200)
+    for words in said:
+        assert words in session.log()
