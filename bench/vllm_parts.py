@@ -292,7 +292,7 @@ def engine_rows(report: Report, repeats: int) -> None:
                 ]
             else:
                 extra["secondary_tiers"] = [{"type": "fs", "root_dir": root}]
-                extra |= {"spec_name": "ReferenceSpec", "spec_module_path": "vllm_reference_spec"}
+                extra |= {"spec_name": "ReferenceSpec", "spec_module_path": "vllm_specs"}
             steps: list[dict[str, Any]] = [{"do": "generate", "name": "first", "prompts": [prompt], "out": 1}]
             for kind in ("host", "file"):
                 for number in range(repeats):
