@@ -63,12 +63,13 @@ Result<std::unique_ptr<FileTier>> FileTier::Create(const FileTierConfig& config,
   if (auto right = CheckConfig(config); !right) return std::move(right).error();
   if (seams.ops == nullptr) seams.ops = &PosixFileOps();
   if (!seams.now) seams.now = [] { return std::chrono::steady_clock::now(); };
-  auto directory =
-      ChunkDirectory::Open({config.root_dir, config.direct_io}, host.identity(), *seams.ops);
-  if (!directory) return std::move(directory).error();
+  auto opened =
+      RecordDirectory::Open({config.root_dir, config.direct_io}, host.identity(), *seams.ops);
+  if (!opened) return std::move(opened).error();
+  const RecordDirectory& directory = *opened.value();
   std::unique_ptr<FileTier> tier(
-      new FileTier(host, std::move(seams.now), std::move(directory).value()));
-  if (auto filled = tier->FillIndex(); !filled) return std::move(filled).error();
+      new FileTier(host, std::move(seams.now), std::move(opened).value()));
+  if (auto filled = tier->FillIndex(directory); !filled) return std::move(filled).error();
   auto pool = IoPool::Create({.n_read_threads = config.n_read_threads,
                               .n_write_threads = config.n_write_threads,
                               .thread_name = "terrace-file-",
@@ -90,15 +91,15 @@ FileTier::~FileTier() {
   TERRACE_CHECK(Shutdown(kDestructorPatience), "I/O of the file tier hangs");
 }
 
-Result<void> FileTier::FillIndex() {
-  auto inventory = directory_->List();
+Result<void> FileTier::FillIndex(const RecordDirectory& directory) {
+  auto inventory = directory.List();
   if (!inventory) return std::move(inventory).error();
   for (const ChunkKey& key : inventory.value().keys) index_.Insert(key);
   counts_->foreign_files.Add(inventory.value().foreign_files);
-  counts_->stale_files.Add(directory_->stale_files_removed());
+  counts_->stale_files.Add(directory.stale_files_removed());
   TERRACE_LOG_INFO("file tier: {}: {} chunks, {} foreign files, {}", path(), index_.size(),
                    inventory.value().foreign_files,
-                   directory_->direct_io() ? "O_DIRECT" : "through the page cache");
+                   directory.direct_io() ? "O_DIRECT" : "through the page cache");
   return {};
 }
 
@@ -199,7 +200,7 @@ void FileTier::OnLoadFailed(const ChunkKey& key, const ChunkFileRead& read) {
 
 // Takes a bad file out of the way and says what became of it.
 std::string FileTier::Discard(const ChunkKey& key) {
-  const auto disposal = directory_->Quarantine(key);
+  const auto disposal = directory_->Dispose(key);
   index_.Erase(key);
   switch (disposal) {
     case ChunkDirectory::Disposal::kQuarantined:

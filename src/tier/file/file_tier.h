@@ -30,6 +30,7 @@
 #include "tier/file/file_ops.h"
 #include "tier/file/hung_operations.h"
 #include "tier/file/io_pool.h"
+#include "tier/file/record_directory.h"
 
 namespace terrace {
 
@@ -81,7 +82,7 @@ class FileTier final : public SecondaryTier {
 
   FileTier(TierHost& host, SteadyNow now, std::unique_ptr<ChunkDirectory> directory);
 
-  Result<void> FillIndex();
+  Result<void> FillIndex(const RecordDirectory& directory);
   void Submit(IoPool::Kind kind, TransferJob job);
   void RunChunk(IoPool::Kind kind, Batch& batch, std::size_t i);
   void EndChunk(Batch& batch);
