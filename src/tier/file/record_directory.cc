@@ -137,14 +137,16 @@ Result<RecordDirectory::Inventory> RecordDirectory::List() const {
   return inventory;
 }
 
-Result<void> RecordDirectory::Write(const ChunkKey& key, std::span<std::byte> chunk) {
+Result<ChunkDirectory::Stored> RecordDirectory::Write(const ChunkKey& key,
+                                                      std::span<std::byte> chunk) {
   alignas(kBlockSize) HeaderBuffer header;
   EncodeChunkRecord(MakeChunkRecord(identity_.digest(), key, chunk), header);
   const std::string temp = temps_->NewPath();
   auto stored = files_.WriteNew(temp, {header, Padded(chunk)});
   if (stored) stored = Publish(temp, key);
-  if (!stored) ops_.Unlink(temp);
-  return stored;
+  if (stored) return Stored::kWritten;
+  ops_.Unlink(temp);
+  return std::move(stored).error();
 }
 
 // Until the rename nobody can see the file; after it, only the whole file.

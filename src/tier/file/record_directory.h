@@ -40,7 +40,7 @@ class RecordDirectory final : public ChunkDirectory {
   Result<Inventory> List() const;
 
   // Replaces what is there.
-  Result<void> Write(const ChunkKey& key, std::span<std::byte> chunk) override;
+  Result<Stored> Write(const ChunkKey& key, std::span<std::byte> chunk) override;
   ChunkFileRead Read(const ChunkKey& key, std::span<std::byte> chunk) const override;
   // To quarantine/, or away if that is full.
   Disposal Dispose(const ChunkKey& key) override;
