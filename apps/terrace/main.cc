@@ -52,7 +52,8 @@ std::string Summary(const terrace::TierConfig& tier) {
     case terrace::TierConfig::Type::kFile:
       return "file " + tier.file.root_dir + " (" + Count(tier.file.n_read_threads, "reader") +
              ", " + Count(tier.file.n_write_threads, "writer") +
-             (tier.file.direct_io ? ", direct I/O" : ", page cache") + ")";
+             (tier.file.direct_io ? ", direct I/O" : ", page cache") +
+             (tier.file.layout == "records" ? "" : ", layout " + tier.file.layout) + ")";
     case terrace::TierConfig::Type::kPeer:
       return "peer " + Address(tier.peer) + " (" +
              Count(static_cast<std::uint32_t>(tier.peer.peers.size()), "known peer") + ", " +

@@ -22,9 +22,13 @@ struct MemoryTierConfig {
   std::uint64_t bytes = 0;  // >= 1; oldest chunks go first.
 };
 
-// A tier on a file system: one record per file under `root_dir`.
+// A tier on a file system: one chunk per file under `root_dir`.
 struct FileTierConfig {
   std::string root_dir;
+  // "records": our own, each verified when it is loaded. "vllm": root_dir is a directory that
+  // vLLM's `fs` tier made for one model and rank ("<base path>_r<rank>"), to share it; of a chunk
+  // there only the length can be verified.
+  std::string layout = "records";
   std::uint32_t n_read_threads = 2;   // >= 1; loads first, then stores.
   std::uint32_t n_write_threads = 2;  // >= 1; stores first, then loads.
   bool direct_io = true;  // O_DIRECT where the file system takes it; else through the page cache.

@@ -62,7 +62,7 @@ TEST(ParseNodeConfig, ReadsEveryKey) {
     "secondary_tiers": [
       {"type": "memory", "bytes": "512MiB"},
       {"type": "file", "root_dir": "kv", "n_read_threads": 3, "n_write_threads": 5,
-       "direct_io": false},
+       "direct_io": false, "layout": "vllm"},
       {"type": "file", "root_dir": "/kv"},
       {"type": "plugin", "library": "a.so", "options": {"b": [1.5, "\u00e9"], "a": {}}}]})");
   EXPECT_EQ(config.cpu_bytes_to_use, 1'610'612'736u);
@@ -80,6 +80,7 @@ TEST(ParseNodeConfig, ReadsEveryKey) {
   EXPECT_EQ(file.file.n_read_threads, 3u);
   EXPECT_EQ(file.file.n_write_threads, 5u);
   EXPECT_FALSE(file.file.direct_io);
+  EXPECT_EQ(file.file.layout, "vllm");
   EXPECT_EQ(config.secondary_tiers[2].file.root_dir, "/kv");
   EXPECT_EQ(config.secondary_tiers[2].file.n_read_threads, 2u);
   EXPECT_EQ(config.secondary_tiers[3].type, TierConfig::Type::kPlugin);
@@ -110,7 +111,7 @@ TEST(ParseNodeConfig, TellsEveryFaultAtOnce) {
             R"(tokens_per_chunk: is given more than once
 cpu_bytes_to_use: is missing (the size of the host tier, for all ranks together)
 tokens_per_chunk: must be a whole number from 1 to 65536, is 70000
-secondary_tiers[0].root_dir: is missing (a directory for chunk records)
+secondary_tiers[0].root_dir: is missing (a directory for chunks)
 secondary_tiers[0].bytes: is a key of tiers of type "memory", and this one is "file"
 secondary_tiers[1].type: "fs" is not a kind of tier in this build; it has "memory", "file", "peer", "plugin"; did you mean "file"?
 secondary_tiers[2]: must be an object with a type, is 7
@@ -191,6 +192,8 @@ TEST(ParseNodeConfig, BoundsWholeNumbers) {
 }
 
 TEST(ParseNodeConfig, ChecksBooleansAndChoices) {
+  EXPECT_EQ(FaultsOf(WithTier(R"({"type": "file", "root_dir": "a", "layout": "slab"})")),
+            "secondary_tiers[0].layout: must be one of \"records\", \"vllm\", is \"slab\"");
   EXPECT_EQ(FaultsOf(With("offload_prompt_only", "1")),
             "offload_prompt_only: must be true or false, is 1");
   EXPECT_EQ(FaultsOf(With("offload_prompt_only", "\"yes\"")),
@@ -541,7 +544,7 @@ TEST(NodeConfigSchema, HasEveryFieldOfTheStructs) {
   [[maybe_unused]] const auto [type, memory, file, peer, plugin, backpressure, limit] =
       TierConfig{};
   [[maybe_unused]] const auto [memory_bytes] = memory;
-  [[maybe_unused]] const auto [root_dir, readers, writers, direct_io] = file;
+  [[maybe_unused]] const auto [root_dir, layout, readers, writers, direct_io] = file;
   [[maybe_unused]] const auto [host, port, data_port, peers, plane, public_key, secret, open,
                                connect, lookup, hedge, fetch, lease, park, max_peers] = peer;
   [[maybe_unused]] const auto [library, options] = plugin;
@@ -550,10 +553,10 @@ TEST(NodeConfigSchema, HasEveryFieldOfTheStructs) {
   EXPECT_EQ(schema["properties"]["control_thread"]["properties"].size(), 1u);
   // Of a tier: its type, the keys of its kind, and those of every kind.
   EXPECT_EQ(schema["$defs"]["memory_tier"]["properties"].size(), 1u + 1u + 2u);
-  EXPECT_EQ(schema["$defs"]["file_tier"]["properties"].size(), 1u + 4u + 2u);
+  EXPECT_EQ(schema["$defs"]["file_tier"]["properties"].size(), 1u + 5u + 2u);
   EXPECT_EQ(schema["$defs"]["peer_tier"]["properties"].size(), 1u + 15u + 2u);
   EXPECT_EQ(schema["$defs"]["plugin_tier"]["properties"].size(), 1u + 2u + 2u);
-  EXPECT_EQ(Settings().size(), 16u + 1u + (1u + 2u) + (4u + 2u) + (15u + 2u) + (2u + 2u));
+  EXPECT_EQ(Settings().size(), 16u + 1u + (1u + 2u) + (5u + 2u) + (15u + 2u) + (2u + 2u));
 }
 
 TEST(NodeConfigSchema, ForbidsUnknownKeysEverywhere) {
@@ -592,6 +595,7 @@ TEST(NodeConfigSchema, DefaultsAreThoseOfTheStructs) {
   EXPECT_EQ(file["n_read_threads"]["default"], FileTierConfig{}.n_read_threads);
   EXPECT_EQ(file["n_write_threads"]["default"], FileTierConfig{}.n_write_threads);
   EXPECT_EQ(file["direct_io"]["default"], FileTierConfig{}.direct_io);
+  EXPECT_EQ(file["layout"]["default"], FileTierConfig{}.layout);
   EXPECT_EQ(node["control_thread"]["default"], json::object());
   EXPECT_EQ(node["control_thread"]["properties"]["priority"]["default"],
             ControlThreadConfig{}.priority);

@@ -57,13 +57,21 @@ constexpr Key<TierConfig> kMemoryKeys[] = {
     kBackpressureLimitKey,
 };
 
+constexpr std::string_view kFileLayouts[] = {"records", "vllm"};
+
 constexpr Key<TierConfig> kFileKeys[] = {
     {{.name = "root_dir",
-      .what = "a directory for chunk records",
+      .what = "a directory for chunks",
       .required = true,
       .min = 1,
       .example = R"("/var/cache/terrace")"},
      [](TierConfig& tier) -> Field { return &tier.file.root_dir; }},
+    {{.name = "layout",
+      .what = "what is in the directory: records, each of which is verified when it is loaded, or "
+              "the files of vLLM's fs tier, of which only the length can be",
+      .choices = kFileLayouts,
+      .example = R"("vllm")"},
+     [](TierConfig& tier) -> Field { return &tier.file.layout; }},
     {{.name = "n_read_threads",
       .what = "threads that do loads first, and stores when there are none",
       .min = 1,

@@ -61,7 +61,8 @@ class ConfigCheck(unittest.TestCase):
             "cpu_bytes_to_use": "1.5GiB", "offload_prompt_only": False, "tokens_per_chunk": 1,
             "secondary_tiers": [
                 {"type": "memory", "bytes": "512MiB"},
-                {"type": "file", "root_dir": "/kv", "n_read_threads": 1, "direct_io": False},
+                {"type": "file", "root_dir": "/kv", "n_read_threads": 1, "direct_io": False,
+                 "layout": "vllm"},
                 {"type": "peer", "peers": ["a:1"], "data_plane": "tcp"},
                 {"type": "plugin", "library": "libmy_tier.so"}]}))
         done = terrace("config", "check", path)
@@ -70,7 +71,7 @@ class ConfigCheck(unittest.TestCase):
         self.assertEqual(done.stdout, (
             f"{path}: ok\n"
             "host 1.5 GiB (lru), chunks of 1 token, prompts and answers; "
-            "then memory 512 MiB, file /kv (1 reader, 2 writers, page cache), "
+            "then memory 512 MiB, file /kv (1 reader, 2 writers, page cache, layout vllm), "
             "peer 127.0.0.1:5710 (1 known peer, tcp, no keys), plug-in libmy_tier.so\n"))
 
     def test_says_whether_peers_need_keys(self):

@@ -31,7 +31,7 @@ struct Fault {
 };
 
 // Thread-safe, except Arm(), which is called while nobody else calls.
-class FaultyFileOps final : public FileOps {
+class FaultyFileOps : public FileOps {
  public:
   void Arm(Fault fault) {
     fault_ = std::move(fault);
@@ -78,6 +78,9 @@ class FaultyFileOps final : public FileOps {
   }
   int Fstat(int fd, FileInfo& info) override {
     return Fails("fstat") ? -fault_.error : posix_.Fstat(fd, info);
+  }
+  int Stat(const std::string& path, FileInfo& info) override {
+    return Fails("stat") ? -fault_.error : posix_.Stat(path, info);
   }
   // No test lives through a power cut, and thousands of real syncs take a minute.
   int Fsync(int) override { return Fails("fsync") ? -fault_.error : 0; }

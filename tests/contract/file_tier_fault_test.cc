@@ -13,6 +13,7 @@
 #include "tests/contract/temp_dir.h"
 #include "tests/contract/tier_driver.h"
 #include "tier/file/file_tier.h"
+#include "tier/file/names.h"
 
 namespace terrace::testing {
 namespace {
@@ -27,19 +28,29 @@ struct FaultCase {
   bool harmless = false;  // A call that comes short must not be noticed by anybody.
 };
 
-class FileTierFault : public ::testing::TestWithParam<std::tuple<FaultCase, bool>> {
+struct Variant {
+  std::string name;
+  std::string layout;
+  bool direct_io;
+};
+
+class FileTierFault : public ::testing::TestWithParam<std::tuple<FaultCase, Variant>> {
  protected:
   const FaultCase& fault_case() const { return std::get<0>(GetParam()); }
+  const Variant& variant() const { return std::get<1>(GetParam()); }
+  bool is_vllm() const { return variant().layout == "vllm"; }
 
   Result<std::unique_ptr<FileTier>> Open(const std::string& root) {
     return FileTier::Create({.root_dir = root,
+                             .layout = variant().layout,
                              .n_read_threads = 1,
                              .n_write_threads = 1,
-                             .direct_io = std::get<1>(GetParam())},
+                             .direct_io = variant().direct_io},
                             host_, {.ops = &ops_, .now = {}});
   }
 
   bool HasFile(const FileTier& tier, const ChunkKey& key) {
+    if (is_vllm()) return fs::exists(tier.path() + "/" + VllmChunkPath(key));
     const std::string hex = key.ToHex();
     return fs::exists(tier.path() + "/chunks/" + hex.substr(0, 2) + "/" + hex + "_g0.chunk");
   }
@@ -53,8 +64,10 @@ class FileTierFault : public ::testing::TestWithParam<std::tuple<FaultCase, bool
     }
   }
 
-  static void ExpectNoTemporaries(const std::string& root) {
+  void ExpectNoTemporaries(const std::string& root) {
     for (const auto& entry : fs::recursive_directory_iterator(root)) {
+      // What could not be removed at the start stays: it might be a neighbour's.
+      if (is_vllm() && entry.path().filename().string().starts_with(".probe_")) continue;
       EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
     }
   }
@@ -94,8 +107,10 @@ class FileTierFault : public ::testing::TestWithParam<std::tuple<FaultCase, bool
     auto made = Open(root);
     ASSERT_TRUE(made.ok()) << made.error().message;
     TierDriver driver(*made.value(), host_);
-    EXPECT_EQ(NamesIn(made.value()->path() + "/tmp").size(), 1u) << "only our own";
-    ExpectNoTemporaries(root);
+    if (!is_vllm()) {
+      EXPECT_EQ(NamesIn(made.value()->path() + "/tmp").size(), 1u) << "only our own";
+    }
+    if (!is_vllm() || !fault_case().fault.for_ever) ExpectNoTemporaries(root);
     for (std::uint32_t i = 0; i < kChunks; ++i) {
       EXPECT_EQ(driver.Lookup(TestKey(i)) == TierLookup::kHit, HasFile(*made.value(), TestKey(i)));
     }
@@ -113,11 +128,14 @@ class FileTierFault : public ::testing::TestWithParam<std::tuple<FaultCase, bool
 };
 
 TEST_P(FileTierFault, AtEveryCall) {
+  if (is_vllm() && fault_case().fault.shape == FaultShape::kFlipByte) {
+    GTEST_SKIP() << "nothing tells it";
+  }
   bool fired = true;
   std::uint64_t n = 0;
   for (; fired; ++n) {
     SCOPED_TRACE("call " + std::to_string(n));
-    const TempDir dir(std::get<1>(GetParam()) ? Medium::kDisk : Medium::kMemory);
+    const TempDir dir(variant().direct_io ? Medium::kDisk : Medium::kMemory);
     Fault fault = fault_case().fault;
     fault.nth = n;
     ops_.Arm(fault);
@@ -152,9 +170,11 @@ INSTANTIATE_TEST_SUITE_P(
             {"torn_EIO", {.shape = FaultShape::kTorn, .error = EIO}},
             {"torn_ENOSPC", {.shape = FaultShape::kTorn, .error = ENOSPC}},
             {"flipped_byte", {.shape = FaultShape::kFlipByte}}}),
-        ::testing::Bool()),
+        ::testing::Values(Variant{"direct", "records", true}, Variant{"buffered", "records", false},
+                          Variant{"vllm_direct", "vllm", true},
+                          Variant{"vllm_buffered", "vllm", false})),
     [](const auto& made) {
-      return std::get<0>(made.param).name + (std::get<1>(made.param) ? "_direct" : "_buffered");
+      return std::get<0>(made.param).name + "_" + std::get<1>(made.param).name;
     });
 
 }  // namespace

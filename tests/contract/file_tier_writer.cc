@@ -49,6 +49,10 @@ class DeadlyFileOps final : public FileOps {
     Count();
     return posix_.Fstat(fd, info);
   }
+  int Stat(const std::string& path, FileInfo& info) override {
+    Count();
+    return posix_.Stat(path, info);
+  }
   int Fsync(int fd) override {
     Count();
     return posix_.Fsync(fd);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -21,6 +22,7 @@
 #include "tests/contract/temp_dir.h"
 #include "tests/contract/tier_driver.h"
 #include "tier/file/file_tier.h"
+#include "tier/file/names.h"
 #include "tier/memory/memory_tier.h"
 #include "tier/plugin/plugin_tier.h"
 
@@ -95,6 +97,17 @@ TierUnderTest MakeFileTier(World& world, bool direct_io) {
           &world.ops.hang(), 4};
 }
 
+TierUnderTest MakeVllmTier(World& world) {
+  auto tier = FileTier::Create({.root_dir = world.dir.path(), .layout = "vllm"}, world.host,
+                               {.ops = &world.ops, .now = {}});
+  const std::string root = tier.value()->path() + "/";
+  return {std::move(tier).value(),
+          [root](const ChunkKey& key) {
+            std::filesystem::resize_file(root + VllmChunkPath(key), 4096);
+          },
+          &world.ops.hang(), 4};
+}
+
 // examples/plugin_tier/.
 TierUnderTest MakePluginTier(World& world) {
   auto tier = PluginTier::Create({SHELF_TIER, {R"({"max_chunks": 64})"}}, world.host);
@@ -105,6 +118,7 @@ std::vector<TierKind> AllTiers() {
   return {{"memory", MakeMemoryTier, 64},
           {"file", [](World& world) { return MakeFileTier(world, true); }, std::nullopt},
           {"file_buffered", [](World& world) { return MakeFileTier(world, false); }, std::nullopt},
+          {"file_vllm", MakeVllmTier, std::nullopt},
           {"plugin", MakePluginTier, 64}};
 }
 

@@ -69,18 +69,29 @@ class TierDriver {
   TierDriver(SecondaryTier& tier, FakeTierHost& host, std::uint64_t first_job = 1)
       : tier_(tier), host_(host), next_job_(first_job) {}
 
-  TierLookup Lookup(const ChunkKey& key) { return tier_.Lookup(key, request_); }
+  // The verdict, in as many steps as the tier takes for it.
+  TierLookup Lookup(const ChunkKey& key, RequestId request = RequestId(7)) {
+    for (;;) {
+      const std::uint64_t seen = host_.progress();
+      const TierLookup found = tier_.Lookup(key, {request});
+      tier_.OnScheduleEnd();
+      if (found != TierLookup::kRetry) return found;
+      if (!host_.WaitForProgressBeyond(seen)) break;
+    }
+    ADD_FAILURE() << "a look-up was never answered";
+    return TierLookup::kMiss;
+  }
 
   JobId SubmitStore(std::vector<ChunkKey> keys, std::vector<SlotId> slots) {
     for (std::size_t i = 0; i < keys.size(); ++i) FillSlot(host_, slots[i], keys[i]);
     const JobId id(next_job_++);
-    tier_.SubmitStore({id, request_.id, std::move(keys), std::move(slots)});
+    tier_.SubmitStore({id, RequestId(7), std::move(keys), std::move(slots)});
     return id;
   }
   JobId SubmitLoad(std::vector<ChunkKey> keys, std::vector<SlotId> slots) {
     for (const SlotId slot : slots) ClearSlot(host_, slot);
     const JobId id(next_job_++);
-    tier_.SubmitLoad({id, request_.id, std::move(keys), std::move(slots)});
+    tier_.SubmitLoad({id, RequestId(7), std::move(keys), std::move(slots)});
     return id;
   }
 
@@ -135,7 +146,6 @@ class TierDriver {
  private:
   SecondaryTier& tier_;
   FakeTierHost& host_;
-  const Request request_{RequestId(7)};
   std::uint64_t next_job_;
   std::map<JobId, JobResult> results_;
 };

@@ -31,6 +31,7 @@ void RequireBounds(const terrace::NodeConfig& config) {
     }
     Require(!tier.file.root_dir.empty());
     Require(tier.file.root_dir.find('\0') == std::string::npos);
+    Require(tier.file.layout == "records" || tier.file.layout == "vllm");
     Require(tier.file.n_read_threads >= 1 && tier.file.n_read_threads <= 64);
     Require(tier.file.n_write_threads >= 1 && tier.file.n_write_threads <= 64);
   }

@@ -66,16 +66,18 @@ TEST(MetricsPage, HasTheRowsOfEveryMetric) {
 
 TEST(MetricsPage, NamesWhatEachTierCountsItself) {
   const testing::TempDir dir;
+  const testing::TempDir vllm_dir;
   const auto identity =
       CacheIdentity::Create({"model", "1", "byte", "toy", 1, 16, 16, 0, 1, "toy"}).value();
-  const auto node =
-      Node::Create(ParseNodeConfig(R"({"cpu_bytes_to_use": 4096, "metrics_listen": "127.0.0.1:0",
+  const auto node = Node::Create(
+      ParseNodeConfig(R"({"cpu_bytes_to_use": 4096, "metrics_listen": "127.0.0.1:0",
           "secondary_tiers": [{"type": "memory", "bytes": 4096},
                               {"type": "peer", "port": 0},
                               {"type": "file", "root_dir": ")" +
-                                   dir.path() + "\"}]}")
-                       .value(),
-                   identity);
+                      dir.path() + R"("}, {"type": "file", "layout": "vllm", "root_dir": ")" +
+                      vllm_dir.path() + "\"}]}")
+          .value(),
+      identity);
   ASSERT_TRUE(node.ok()) << node.error().message;
   const std::string answer = testing_support::HttpGet(node.value()->metrics_address(), "/metrics");
   const auto metrics = testing_support::ParseMetrics(answer.substr(answer.find("# HELP")));

@@ -1,4 +1,5 @@
-// Which chunks a directory holds, in memory, so that a look-up touches no disk.
+// Which chunks a directory holds, as far as this process knows, in memory, so that a look-up
+// touches no disk.
 #pragma once
 
 #include <chrono>
@@ -28,6 +29,7 @@ class ChunkIndex {
   // rest.
   bool Offers(const ChunkKey& key) const;
 
+  // Does not end a rest.
   void Insert(const ChunkKey& key);
   // Forgets the key and its rest. False if it was not there.
   bool Erase(const ChunkKey& key);

@@ -23,6 +23,10 @@ T OrErrno(T returned) {
   return returned < 0 ? static_cast<T>(-errno) : returned;
 }
 
+FileInfo InfoOf(const struct stat& found) {
+  return {static_cast<std::uint64_t>(found.st_size), static_cast<std::uint64_t>(found.st_nlink)};
+}
+
 class Posix final : public FileOps {
  public:
   int Open(const std::string& path, int flags, mode_t mode) override {
@@ -43,7 +47,13 @@ class Posix final : public FileOps {
   int Fstat(int fd, FileInfo& info) override {
     struct stat found {};
     if (::fstat(fd, &found) != 0) return -errno;
-    info = {static_cast<std::uint64_t>(found.st_size), static_cast<std::uint64_t>(found.st_nlink)};
+    info = InfoOf(found);
+    return 0;
+  }
+  int Stat(const std::string& path, FileInfo& info) override {
+    struct stat found {};
+    if (::stat(path.c_str(), &found) != 0) return -errno;
+    info = InfoOf(found);
     return 0;
   }
   int Fsync(int fd) override { return OrErrno(::fsync(fd)); }

@@ -28,6 +28,7 @@ class FileOps {
   virtual ssize_t Preadv(int fd, std::span<const iovec> pieces, std::uint64_t offset) = 0;
   virtual ssize_t Pwritev(int fd, std::span<const iovec> pieces, std::uint64_t offset) = 0;
   virtual int Fstat(int fd, FileInfo& info) = 0;
+  virtual int Stat(const std::string& path, FileInfo& info) = 0;
   virtual int Fsync(int fd) = 0;
   virtual int Flock(int fd, int operation) = 0;
   virtual int Rename(const std::string& from, const std::string& to) = 0;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -12,6 +13,9 @@
 namespace terrace {
 namespace {
 
+constexpr std::string_view kRecords = "records";
+constexpr std::string_view kVllm = "vllm";
+
 Result<void> CheckConfig(const FileTierConfig& config) {
   std::string faults;
   auto require = [&faults](bool right, const char* fault) {
@@ -20,6 +24,8 @@ Result<void> CheckConfig(const FileTierConfig& config) {
     faults += fault;
   };
   require(!config.root_dir.empty(), "root_dir is missing");
+  require(config.layout == kRecords || config.layout == kVllm,
+          "layout must be \"records\" or \"vllm\"");
   require(config.n_read_threads >= 1, "n_read_threads is 0, it must be 1 or more");
   require(config.n_write_threads >= 1, "n_write_threads is 0, it must be 1 or more");
   if (faults.empty()) return {};
@@ -63,12 +69,10 @@ Result<std::unique_ptr<FileTier>> FileTier::Create(const FileTierConfig& config,
   if (auto right = CheckConfig(config); !right) return std::move(right).error();
   if (seams.ops == nullptr) seams.ops = &PosixFileOps();
   if (!seams.now) seams.now = [] { return std::chrono::steady_clock::now(); };
-  auto directory =
-      ChunkDirectory::Open({config.root_dir, config.direct_io}, host.identity(), *seams.ops);
-  if (!directory) return std::move(directory).error();
-  std::unique_ptr<FileTier> tier(
-      new FileTier(host, std::move(seams.now), std::move(directory).value()));
-  if (auto filled = tier->FillIndex(); !filled) return std::move(filled).error();
+  auto open = config.layout == kVllm ? OpenVllm : OpenRecords;
+  auto opened = open(config, host, std::move(seams));
+  if (!opened) return std::move(opened).error();
+  std::unique_ptr<FileTier> tier = std::move(opened).value();
   auto pool = IoPool::Create({.n_read_threads = config.n_read_threads,
                               .n_write_threads = config.n_write_threads,
                               .thread_name = "terrace-file-",
@@ -78,32 +82,73 @@ Result<std::unique_ptr<FileTier>> FileTier::Create(const FileTierConfig& config,
   return tier;
 }
 
-FileTier::FileTier(TierHost& host, SteadyNow now, std::unique_ptr<ChunkDirectory> directory)
+Result<std::unique_ptr<FileTier>> FileTier::OpenRecords(const FileTierConfig& config,
+                                                        TierHost& host, FileTierSeams seams) {
+  auto opened =
+      RecordDirectory::Open({config.root_dir, config.direct_io}, host.identity(), *seams.ops);
+  if (!opened) return std::move(opened).error();
+  const std::shared_ptr<RecordDirectory> directory = std::move(opened).value();
+  std::unique_ptr<FileTier> tier(new FileTier(host, std::move(seams.now), directory));
+  if (auto filled = tier->FillIndex(*directory); !filled) return std::move(filled).error();
+  return tier;
+}
+
+Result<std::unique_ptr<FileTier>> FileTier::OpenVllm(const FileTierConfig& config, TierHost& host,
+                                                     FileTierSeams seams) {
+  auto opened = VllmDirectory::Open({config.root_dir, config.direct_io, host.slot_stride_bytes()},
+                                    *seams.ops);
+  if (!opened) return std::move(opened).error();
+  const std::shared_ptr<VllmDirectory> directory = std::move(opened).value();
+  std::unique_ptr<FileTier> tier(new FileTier(host, seams.now, directory));
+  auto lookup = DiskLookup::Create(
+      directory, tier->hung_, [&host] { host.NotifyProgress(); }, std::move(seams.now));
+  if (!lookup) return std::move(lookup).error();
+  tier->disk_lookup_ = std::move(lookup).value();
+  TERRACE_LOG_WARN(
+      "file tier: {}: layout vllm, {}: of a chunk only its length can be verified, not its bytes; "
+      "whoever may write there is trusted",
+      directory->path(), directory->direct_io() ? "O_DIRECT" : "through the page cache");
+  return tier;
+}
+
+FileTier::FileTier(TierHost& host, SteadyNow now, std::shared_ptr<ChunkDirectory> directory)
     : host_(host),
       now_(std::move(now)),
       directory_(std::move(directory)),
       counts_(std::make_unique<Counts>()),
-      index_(now_),
-      hung_({"file tier: " + path(), kHungAfter}, now_) {}
+      hung_(std::make_shared<HungOperations>(
+          HungOperations::Options{"file tier: " + path(), kHungAfter}, now_)),
+      index_(now_) {}
 
 FileTier::~FileTier() {
   TERRACE_CHECK(Shutdown(kDestructorPatience), "I/O of the file tier hangs");
 }
 
-Result<void> FileTier::FillIndex() {
-  auto inventory = directory_->List();
+Result<void> FileTier::FillIndex(const RecordDirectory& directory) {
+  auto inventory = directory.List();
   if (!inventory) return std::move(inventory).error();
   for (const ChunkKey& key : inventory.value().keys) index_.Insert(key);
   counts_->foreign_files.Add(inventory.value().foreign_files);
-  counts_->stale_files.Add(directory_->stale_files_removed());
+  counts_->stale_files.Add(directory.stale_files_removed());
   TERRACE_LOG_INFO("file tier: {}: {} chunks, {} foreign files, {}", path(), index_.size(),
                    inventory.value().foreign_files,
-                   directory_->direct_io() ? "O_DIRECT" : "through the page cache");
+                   directory.direct_io() ? "O_DIRECT" : "through the page cache");
   return {};
 }
 
-TierLookup FileTier::Lookup(const ChunkKey& key, const Request&) {
-  return index_.Offers(key) ? TierLookup::kHit : TierLookup::kMiss;
+TierLookup FileTier::Lookup(const ChunkKey& key, const Request& request) {
+  if (index_.Offers(key)) return TierLookup::kHit;
+  if (disk_lookup_ == nullptr || index_.Contains(key)) return TierLookup::kMiss;
+  return disk_lookup_->Lookup(key, request);
+}
+
+void FileTier::OnRequestFinished(const Request& request) {
+  if (disk_lookup_ != nullptr) disk_lookup_->OnRequestFinished(request);
+}
+
+void FileTier::OnScheduleEnd() {
+  hung_->Look();
+  if (disk_lookup_ != nullptr) disk_lookup_->Flush();
 }
 
 void FileTier::SubmitStore(TransferJob job) { Submit(IoPool::Kind::kStore, std::move(job)); }
@@ -126,7 +171,7 @@ void FileTier::Submit(IoPool::Kind kind, TransferJob job) {
 void FileTier::RunChunk(IoPool::Kind kind, Batch& batch, std::size_t i) {
   const ChunkKey& key = batch.job.keys[i];
   const SlotId slot = batch.job.slots[i];
-  const HungOperations::Scope running(hung_);
+  const HungOperations::Scope running(*hung_);
   batch.outcomes[i] =
       kind == IoPool::Kind::kStore ? StoreChunk(key, slot, batch) : LoadChunk(key, slot, batch);
 }
@@ -143,14 +188,17 @@ void FileTier::Report(Batch& batch) {
 }
 
 CopyOutcome FileTier::StoreChunk(const ChunkKey& key, SlotId slot, Batch& batch) {
-  if (index_.Contains(key)) return CopyOutcome::kOk;
+  // Where others remove files too, only the disk knows.
+  if (disk_lookup_ == nullptr && index_.Contains(key)) return CopyOutcome::kOk;
   const auto chunk = host_.Slot(slot);
-  if (const auto written = directory_->Write(key, chunk); !written) {
+  const auto stored = directory_->Write(key, chunk);
+  if (!stored) {
     counts_->store_failures.Add(1);
-    Warn(store_log_, "store chunk: " + written.error().message);
+    Warn(store_log_, "store chunk: " + stored.error().message);
     return CopyOutcome::kFailed;
   }
   index_.Insert(key);
+  if (stored.value() == ChunkDirectory::Stored::kWasThere) return CopyOutcome::kOk;
   counts_->stored_chunks.Add(1);
   counts_->stored_bytes.Add(chunk.size());
   batch.bytes.fetch_add(chunk.size());
@@ -164,6 +212,7 @@ CopyOutcome FileTier::LoadChunk(const ChunkKey& key, SlotId slot, Batch& batch) 
     OnLoadFailed(key, read);
     return CopyOutcome::kFailed;
   }
+  if (disk_lookup_ != nullptr) index_.Insert(key);
   index_.Wake(key);
   counts_->loaded_chunks.Add(1);
   counts_->loaded_bytes.Add(chunk.size());
@@ -175,11 +224,12 @@ CopyOutcome FileTier::LoadChunk(const ChunkKey& key, SlotId slot, Batch& batch) 
 // and again.
 void FileTier::OnLoadFailed(const ChunkKey& key, const ChunkFileRead& read) {
   counts_->load_failures.Add(1);
+  if (disk_lookup_ != nullptr) disk_lookup_->MarkMiss(key);
   switch (read.kind) {
     case ChunkFileRead::Kind::kOk:
       break;
     case ChunkFileRead::Kind::kMissing:
-      if (index_.Erase(key)) counts_->missing_chunks.Add(1);
+      if (index_.Erase(key) || disk_lookup_ != nullptr) counts_->missing_chunks.Add(1);
       break;
     case ChunkFileRead::Kind::kBad:
       counts_->corrupt_chunks.Add(1);
@@ -190,6 +240,11 @@ void FileTier::OnLoadFailed(const ChunkKey& key, const ChunkFileRead& read) {
       counts_->newer_chunks.Add(1);
       Warn(load_log_, read.why + "; left alone");
       break;
+    case ChunkFileRead::Kind::kForeign:
+      index_.Erase(key);
+      counts_->foreign_files.Add(1);
+      Warn(load_log_, read.why + ": of another model or layout; left alone");
+      break;
     case ChunkFileRead::Kind::kTransient:
       index_.Rest(key);
       Warn(load_log_, read.why + "; not offered for some seconds");
@@ -199,7 +254,7 @@ void FileTier::OnLoadFailed(const ChunkKey& key, const ChunkFileRead& read) {
 
 // Takes a bad file out of the way and says what became of it.
 std::string FileTier::Discard(const ChunkKey& key) {
-  const auto disposal = directory_->Quarantine(key);
+  const auto disposal = directory_->Dispose(key);
   index_.Erase(key);
   switch (disposal) {
     case ChunkDirectory::Disposal::kQuarantined:
@@ -224,30 +279,42 @@ void FileTier::Warn(LogLimiter& limiter, const std::string& message) {
 void FileTier::TakeFinished(std::vector<JobResult>& results) { finished_.Take(results); }
 
 std::vector<CounterValue> FileTier::Counters() const {
-  const auto hung = hung_.Look();
-  return {{"terrace_file_stored_chunks_total", counts_->stored_chunks.value()},
-          {"terrace_file_stored_bytes_total", counts_->stored_bytes.value()},
-          {"terrace_file_loaded_chunks_total", counts_->loaded_chunks.value()},
-          {"terrace_file_loaded_bytes_total", counts_->loaded_bytes.value()},
-          {"terrace_file_store_failures_total", counts_->store_failures.value()},
-          {"terrace_file_load_failures_total", counts_->load_failures.value()},
-          {"terrace_file_missing_chunks_total", counts_->missing_chunks.value()},
-          {"terrace_file_corrupt_chunks_total", counts_->corrupt_chunks.value()},
-          {"terrace_file_quarantined_chunks_total", counts_->quarantined_chunks.value()},
-          {"terrace_file_newer_chunks_total", counts_->newer_chunks.value()},
-          {"terrace_file_foreign_files_total", counts_->foreign_files.value()},
-          {"terrace_file_stale_files_removed_total", counts_->stale_files.value()},
-          {"terrace_file_hung_operations", hung.now},
-          {"terrace_file_hung_operations_total", hung.total}};
+  const auto hung = hung_->Look();
+  std::vector<CounterValue> counters = {
+      {"terrace_file_stored_chunks_total", counts_->stored_chunks.value()},
+      {"terrace_file_stored_bytes_total", counts_->stored_bytes.value()},
+      {"terrace_file_loaded_chunks_total", counts_->loaded_chunks.value()},
+      {"terrace_file_loaded_bytes_total", counts_->loaded_bytes.value()},
+      {"terrace_file_store_failures_total", counts_->store_failures.value()},
+      {"terrace_file_load_failures_total", counts_->load_failures.value()},
+      {"terrace_file_missing_chunks_total", counts_->missing_chunks.value()},
+      {"terrace_file_corrupt_chunks_total", counts_->corrupt_chunks.value()},
+      {"terrace_file_quarantined_chunks_total", counts_->quarantined_chunks.value()},
+      {"terrace_file_newer_chunks_total", counts_->newer_chunks.value()},
+      {"terrace_file_foreign_files_total", counts_->foreign_files.value()},
+      {"terrace_file_stale_files_removed_total", counts_->stale_files.value()},
+      {"terrace_file_hung_operations", hung.now},
+      {"terrace_file_hung_operations_total", hung.total}};
+  if (disk_lookup_ != nullptr) {
+    for (const CounterValue& counter : disk_lookup_->Counters()) counters.push_back(counter);
+  }
+  return counters;
 }
 
 bool FileTier::Drain(std::chrono::milliseconds timeout) {
   return pool_->WaitIdle(DeadlineIn(timeout));
 }
 
-// The pool's last thread removes the directory's temporaries: that blocks on the disk too.
+// The pool's last thread removes the directory's temporaries: that blocks on the disk too. A look
+// at the disk that hangs uses nothing of the tier's or the host's, and is left behind.
 bool FileTier::Shutdown(std::chrono::milliseconds timeout) {
-  return pool_ == nullptr || pool_->Shutdown(DeadlineIn(timeout));
+  const auto deadline = DeadlineIn(timeout);
+  if (pool_ != nullptr && !pool_->Shutdown(deadline)) return false;
+  if (disk_lookup_ != nullptr) {
+    disk_lookup_->Shutdown(std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::max(deadline - std::chrono::steady_clock::now(), {})));
+  }
+  return true;
 }
 
 }  // namespace terrace

@@ -85,4 +85,15 @@ bool IsTempFileName(std::string_view name) {
   return ParseNumber<std::uint64_t>(name.substr(0, name.size() - kTempSuffix.size())).has_value();
 }
 
+std::string VllmChunkPath(const ChunkKey& key) {
+  const std::string hex = key.ToHex();
+  const std::string_view digits = hex;  // As few as two.
+  const auto rest = digits.substr(std::min<std::size_t>(3, digits.size()), 2);
+  return fmt::format("{}/{}{}{}/{}.bin", digits.substr(0, 3), rest, kGroupMark, key.group(), hex);
+}
+
+std::string VllmTempPath(const std::string& chunk_path, std::uint64_t id) {
+  return fmt::format("{}_{}{}", chunk_path, id, kTempSuffix);
+}
+
 }  // namespace terrace

@@ -29,4 +29,9 @@ bool IsInstanceFolderName(std::string_view name);
 std::string TempFileName(std::uint64_t number);
 bool IsTempFileName(std::string_view name);
 
+// Where vLLM keeps the chunk below its directory: "9f3/a1_g0/9f3a1..c1.bin".
+std::string VllmChunkPath(const ChunkKey& key);
+// Such a file that is not yet whole, beside it.
+std::string VllmTempPath(const std::string& chunk_path, std::uint64_t id);
+
 }  // namespace terrace

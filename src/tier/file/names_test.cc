@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <numeric>
 #include <set>
 #include <vector>
 
@@ -74,6 +76,18 @@ TEST(Names, KnowsItsTemporaries) {
   for (const char* name : {"", ".tmp", "x.tmp", "1", "1.tmp.bak", "-1.tmp", "lock"}) {
     EXPECT_FALSE(IsTempFileName(name)) << name;
   }
+}
+
+// Three digits of the hash, two more and the group, all of it: computed by hand from the rule.
+TEST(VllmNames, AreThoseOfVllm) {
+  std::array<std::uint8_t, 32> hash;
+  std::iota(hash.begin(), hash.end(), 0xe0);
+  EXPECT_EQ(VllmChunkPath(ChunkKey(hash, 12)),
+            "e0e/1e_g12/e0e1e2e3e4e5e6e7e8e9eaebecedeeeff0f1f2f3f4f5f6f7f8f9fafbfcfdfeff.bin");
+  EXPECT_EQ(VllmChunkPath(ChunkKey(std::array<std::uint8_t, 2>{0x0f, 0x3a}, 0)),
+            "0f3/a_g0/0f3a.bin");
+  EXPECT_EQ(VllmChunkPath(ChunkKey(std::array<std::uint8_t, 1>{0x0f}, 0)), "0f/_g0/0f.bin");
+  EXPECT_EQ(VllmTempPath("/a/b.bin", 18446744073709551615u), "/a/b.bin_18446744073709551615.tmp");
 }
 
 }  // namespace

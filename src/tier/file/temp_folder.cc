@@ -2,27 +2,19 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/random.h>
 
 #include <cerrno>
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
 #include "base/fd.h"
 #include "tier/file/names.h"
+#include "tier/file/random_id.h"
 
 namespace terrace {
 namespace {
 
 constexpr const char* kLockName = "lock";
-
-std::uint64_t RandomId() {
-  std::uint64_t id = 0;
-  // Fewer than 256 bytes never come short and are never interrupted.
-  TERRACE_CHECK(::getrandom(&id, sizeof(id), 0) == sizeof(id), "no random numbers");
-  return id;
-}
 
 int TryLock(FileOps& ops, const OpenFile& file) {
   int locked = 0;

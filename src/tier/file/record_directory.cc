@@ -1,4 +1,4 @@
-#include "tier/file/chunk_directory.h"
+#include "tier/file/record_directory.h"
 
 #include <fcntl.h>
 
@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/fd.h"
-#include "base/log.h"
 #include "tier/file/identity_file.h"
 #include "tier/file/names.h"
 #include "wire/chunk_record.h"
@@ -22,43 +21,23 @@ constexpr std::size_t kIdentityFileSizeMax = 64 * 1024;
 
 using HeaderBuffer = std::array<std::byte, kChunkRecordHeaderSize>;
 
-Result<void> MakeDir(FileOps& ops, const std::string& path) {
-  const int made = ops.Mkdir(path, 0777);
-  if (made == 0 || made == -EEXIST) return {};
-  return ErrnoError("create directory " + path, -made);
-}
-
-// As `mkdir -p`.
-Result<void> MakeDirs(FileOps& ops, const std::string& path) {
-  for (std::size_t slash = path.find('/', 1); slash != std::string::npos;
-       slash = path.find('/', slash + 1)) {
-    if (auto made = MakeDir(ops, path.substr(0, slash)); !made) return made;
-  }
-  return MakeDir(ops, path);
-}
-
-Result<void> RequireDir(FileOps& ops, const std::string& path) {
-  const OpenFile dir(ops, path, O_RDONLY | O_DIRECTORY);
-  if (dir.error() == 0) return {};
-  return ErrnoError("open directory " + path, dir.error());
-}
-
 // The chunk and what follows it up to the next block.
 std::span<std::byte> Padded(std::span<std::byte> chunk) {
   return {chunk.data(), (chunk.size() + kBlockSize - 1) / kBlockSize * kBlockSize};
 }
 
-bool IsFull(int errno_value) { return errno_value == ENOSPC || errno_value == EDQUOT; }
-
 }  // namespace
 
-ChunkDirectory::ChunkDirectory(const Options& options, const CacheIdentity& identity, FileOps& ops)
-    : identity_(identity), ops_(ops), path_(options.root_dir + "/" + IdentityDirName(identity)) {}
+RecordDirectory::RecordDirectory(const Options& options, const CacheIdentity& identity,
+                                 FileOps& ops)
+    : identity_(identity),
+      ops_(ops),
+      files_(ops, options.root_dir + "/" + IdentityDirName(identity)) {}
 
-Result<std::unique_ptr<ChunkDirectory>> ChunkDirectory::Open(const Options& options,
-                                                             const CacheIdentity& identity,
-                                                             FileOps& ops) {
-  std::unique_ptr<ChunkDirectory> directory(new ChunkDirectory(options, identity, ops));
+Result<std::unique_ptr<RecordDirectory>> RecordDirectory::Open(const Options& options,
+                                                               const CacheIdentity& identity,
+                                                               FileOps& ops) {
+  std::unique_ptr<RecordDirectory> directory(new RecordDirectory(options, identity, ops));
   if (auto ready = directory->Prepare(options); !ready) {
     return Error{ready.error().code, "open the file tier in root_dir " + options.root_dir + ": " +
                                          ready.error().message};
@@ -66,20 +45,20 @@ Result<std::unique_ptr<ChunkDirectory>> ChunkDirectory::Open(const Options& opti
   return directory;
 }
 
-Result<void> ChunkDirectory::Prepare(const Options& options) {
-  if (auto made = MakeDirs(ops_, options.root_dir); !made) return made;
-  if (auto dir = RequireDir(ops_, options.root_dir); !dir) return dir;
-  if (auto made = MakeDir(ops_, path_); !made) return made;
+Result<void> RecordDirectory::Prepare(const Options& options) {
+  if (auto made = files_.MakeDirs(options.root_dir); !made) return made;
+  if (auto made = files_.MakeDir(path()); !made) return made;
   // Before anything is written: it may not be ours.
   auto identified = CheckIdentity(IdentityPath());
   if (!identified) return std::move(identified).error();
   for (const char* part : {"/chunks", "/tmp"}) {
-    if (auto made = MakeDir(ops_, path_ + part); !made) return made;
+    if (auto made = files_.MakeDir(path() + part); !made) return made;
   }
-  auto temps = TempFolder::Create(ops_, path_ + "/tmp");
+  auto temps = TempFolder::Create(ops_, path() + "/tmp");
   if (!temps) return std::move(temps).error();
   temps_ = std::move(temps).value();
-  if (auto writable = ProbeWriting(options.direct_io); !writable) return writable;
+  auto new_path = [this] { return temps_->NewPath(); };
+  if (auto writable = files_.Probe(options.direct_io, new_path); !writable) return writable;
   if (!identified.value()) {
     if (auto written = WriteIdentity(); !written) return written;
   }
@@ -87,7 +66,7 @@ Result<void> ChunkDirectory::Prepare(const Options& options) {
   return {};
 }
 
-Result<bool> ChunkDirectory::CheckIdentity(const std::string& path) const {
+Result<bool> RecordDirectory::CheckIdentity(const std::string& path) const {
   const OpenFile file(ops_, path, O_RDONLY);
   if (file.error() == ENOENT) return false;
   if (file.error() != 0) return ErrnoError("open " + path, file.error());
@@ -107,52 +86,34 @@ Result<bool> ChunkDirectory::CheckIdentity(const std::string& path) const {
   return true;
 }
 
-Result<void> ChunkDirectory::WriteIdentity() {
+Result<void> RecordDirectory::WriteIdentity() {
   const std::string temp = temps_->NewPath();
   const std::string path = IdentityPath();
   std::string text = EncodeIdentityFile(identity_);
   {
     OpenFile file(ops_, temp, O_WRONLY | O_CREAT | O_EXCL);
-    if (file.error() != 0) return WriteError("create " + temp, file.error());
+    if (file.error() != 0) return files_.WriteError("create " + temp, file.error());
     const int written = WriteRecord(ops_, file.fd(), {std::as_writable_bytes(std::span(text)), {}},
                                     IoGranularity::kByte);
     // The one file that is synced: torn by a power cut, it would lock us out of the whole cache.
     const int synced = written == 0 ? ops_.Fsync(file.fd()) : written;
-    if (synced != 0) return WriteError("write " + temp, -synced);
-    if (const int closed = file.Close(); closed != 0) return WriteError("close " + temp, -closed);
+    if (synced != 0) return files_.WriteError("write " + temp, -synced);
+    if (const int closed = file.Close(); closed != 0)
+      return files_.WriteError("close " + temp, -closed);
   }
   // Read back before anybody can see it, for a bad one would stop every later start; and again
   // after, for another process may have published its own.
   if (auto whole = CheckIdentity(temp); !whole) return std::move(whole).error();
   if (const int renamed = ops_.Rename(temp, path); renamed != 0) {
-    return WriteError("rename " + temp + " to " + path, -renamed);
+    return files_.WriteError("rename " + temp + " to " + path, -renamed);
   }
   if (auto ours = CheckIdentity(path); !ours) return std::move(ours).error();
   return {};
 }
 
-// Tries to write, so that a read-only root_dir is an error at start, and finds out whether the file
-// system takes O_DIRECT. A full disk is no error: what is on it can still be read.
-Result<void> ChunkDirectory::ProbeWriting(bool direct_io) {
-  direct_io_ = direct_io;
-  const std::string temp = temps_->NewPath();
-  alignas(kBlockSize) HeaderBuffer block{};
-  auto written = WriteFile(temp, {block, {}});
-  ops_.Unlink(temp);
-  if (!written && written.error().code == ErrorCode::kInvalidArgument && direct_io) {
-    TERRACE_LOG_INFO("file tier: {} does not take O_DIRECT; using the page cache", path_);
-    return ProbeWriting(false);
-  }
-  if (!written && written.error().code == ErrorCode::kResourceExhausted) {
-    TERRACE_LOG_WARN("file tier: {}; continuing, to serve what is there", written.error().message);
-    return {};
-  }
-  return written;
-}
-
-Result<ChunkDirectory::Inventory> ChunkDirectory::List() const {
+Result<RecordDirectory::Inventory> RecordDirectory::List() const {
   Inventory inventory;
-  const std::string chunks = path_ + "/chunks";
+  const std::string chunks = path() + "/chunks";
   std::vector<std::string> folders;
   if (const int listed = ops_.ListDir(chunks, folders); listed != 0) {
     return ErrnoError("list " + chunks, -listed);
@@ -176,61 +137,47 @@ Result<ChunkDirectory::Inventory> ChunkDirectory::List() const {
   return inventory;
 }
 
-Result<void> ChunkDirectory::Write(const ChunkKey& key, std::span<std::byte> chunk) {
+Result<ChunkDirectory::Stored> RecordDirectory::Write(const ChunkKey& key,
+                                                      std::span<std::byte> chunk) {
   alignas(kBlockSize) HeaderBuffer header;
   EncodeChunkRecord(MakeChunkRecord(identity_.digest(), key, chunk), header);
   const std::string temp = temps_->NewPath();
-  auto stored = WriteFile(temp, {header, Padded(chunk)});
+  auto stored = files_.WriteNew(temp, {header, Padded(chunk)});
   if (stored) stored = Publish(temp, key);
-  if (!stored) ops_.Unlink(temp);
-  return stored;
-}
-
-Result<void> ChunkDirectory::WriteFile(const std::string& path, const RecordBuffers& buffers) {
-  OpenFile file(ops_, path, OpenFlags(O_WRONLY | O_CREAT | O_EXCL));
-  if (file.error() != 0) return WriteError("create " + path, file.error());
-  if (const int written = WriteRecord(ops_, file.fd(), buffers, Granularity()); written != 0) {
-    return WriteError("write " + path, -written);
-  }
-  if (const int closed = file.Close(); closed != 0) return WriteError("close " + path, -closed);
-  return {};
+  if (stored) return Stored::kWritten;
+  ops_.Unlink(temp);
+  return std::move(stored).error();
 }
 
 // Until the rename nobody can see the file; after it, only the whole file.
-Result<void> ChunkDirectory::Publish(const std::string& temp, const ChunkKey& key) {
+Result<void> RecordDirectory::Publish(const std::string& temp, const ChunkKey& key) {
   const std::string path = ChunkPath(key);
   int renamed = ops_.Rename(temp, path);
   if (renamed == -ENOENT) {
-    const std::string folder = path_ + "/chunks/" + ChunkFolderName(key);
-    if (const int made = ops_.Mkdir(folder, 0777); made != 0 && made != -EEXIST) {
-      return WriteError("create directory " + folder, -made);
-    }
+    const std::string folder = files_.path() + "/chunks/" + ChunkFolderName(key);
+    if (auto made = files_.MakeDir(folder); !made) return made;
     renamed = ops_.Rename(temp, path);
   }
-  if (renamed != 0) return WriteError("rename " + temp + " to " + path, -renamed);
+  if (renamed != 0) return files_.WriteError("rename " + temp + " to " + path, -renamed);
   return {};
 }
 
-ChunkFileRead ChunkDirectory::Read(const ChunkKey& key, std::span<std::byte> chunk) const {
+ChunkFileRead RecordDirectory::Read(const ChunkKey& key, std::span<std::byte> chunk) const {
   const std::string path = ChunkPath(key);
-  const OpenFile file(ops_, path, OpenFlags(O_RDONLY));
-  if (file.error() != 0) {
-    return {
-        file.error() == ENOENT ? ChunkFileRead::Kind::kMissing : ChunkFileRead::Kind::kTransient,
-        ErrnoError("open " + path, file.error()).message};
-  }
+  const OpenFile file(ops_, path, files_.OpenFlags(O_RDONLY));
+  if (file.error() != 0) return DirectoryFiles::Unopened(path, file.error());
   ChunkFileRead read = ReadOpen(file, key, chunk);
   if (read.kind != ChunkFileRead::Kind::kOk) read.why = "read " + path + ": " + read.why;
   return read;
 }
 
-ChunkFileRead ChunkDirectory::ReadOpen(const OpenFile& file, const ChunkKey& key,
-                                       std::span<std::byte> chunk) const {
+ChunkFileRead RecordDirectory::ReadOpen(const OpenFile& file, const ChunkKey& key,
+                                        std::span<std::byte> chunk) const {
   using Kind = ChunkFileRead::Kind;
   alignas(kBlockSize) HeaderBuffer header;
   const std::uint64_t enough = header.size() + chunk.size();
   const std::int64_t got =
-      ReadRecord(ops_, file.fd(), {header, Padded(chunk)}, enough, Granularity());
+      ReadRecord(ops_, file.fd(), {header, Padded(chunk)}, enough, files_.Granularity());
   if (got < 0) {
     return {Kind::kTransient, std::generic_category().message(static_cast<int>(-got))};
   }
@@ -256,9 +203,9 @@ ChunkFileRead ChunkDirectory::ReadOpen(const OpenFile& file, const ChunkKey& key
   return {};
 }
 
-ChunkDirectory::Disposal ChunkDirectory::Quarantine(const ChunkKey& key) {
+RecordDirectory::Disposal RecordDirectory::Dispose(const ChunkKey& key) {
   const std::string path = ChunkPath(key);
-  const std::string quarantine = path_ + "/quarantine";
+  const std::string quarantine = files_.path() + "/quarantine";
   MutexLock lock(quarantine_mutex_);
   std::vector<std::string> names;
   int listed = ops_.ListDir(quarantine, names);
@@ -271,25 +218,10 @@ ChunkDirectory::Disposal ChunkDirectory::Quarantine(const ChunkKey& key) {
   return removed == 0 || removed == -ENOENT ? Disposal::kRemoved : Disposal::kStuck;
 }
 
-Error ChunkDirectory::WriteError(std::string attempt, int errno_value) const {
-  Error error = ErrnoError(std::move(attempt), errno_value);
-  if (IsFull(errno_value)) {
-    error.message +=
-        "; the file system of " + path_ + " is full: free space on it, or use another root_dir";
-  }
-  return error;
+std::string RecordDirectory::ChunkPath(const ChunkKey& key) const {
+  return path() + "/chunks/" + ChunkFolderName(key) + "/" + ChunkFileName(key);
 }
 
-std::string ChunkDirectory::ChunkPath(const ChunkKey& key) const {
-  return path_ + "/chunks/" + ChunkFolderName(key) + "/" + ChunkFileName(key);
-}
-
-std::string ChunkDirectory::IdentityPath() const { return path_ + "/identity.json"; }
-
-int ChunkDirectory::OpenFlags(int flags) const { return direct_io_ ? flags | O_DIRECT : flags; }
-
-IoGranularity ChunkDirectory::Granularity() const {
-  return direct_io_ ? IoGranularity::kBlock : IoGranularity::kByte;
-}
+std::string RecordDirectory::IdentityPath() const { return path() + "/identity.json"; }
 
 }  // namespace terrace
