@@ -397,6 +397,9 @@ NB_MODULE(_core, m) {
   m.attr("version") = std::string(terrace::Version());
   m.def("check_config",
         [](const std::string& json) { ValueOrRaise(terrace::ParseNodeConfig(json)); });
+  m.def("cpu_bytes_to_use", [](const std::string& json) {
+    return ValueOrRaise(terrace::ParseNodeConfig(json)).cpu_bytes_to_use;
+  });
   m.def("config_schema", &terrace::NodeConfigSchema);
   BindMemory(m);
   BindNode(m);

@@ -7,6 +7,9 @@ from typing import Any
 version: str
 
 def check_config(config_json: str) -> None: ...
+def cpu_bytes_to_use(config_json: str) -> int:
+    """The size of the host tier that a configuration asks for."""
+
 def config_schema() -> str:
     """The JSON Schema (draft 2020-12) of a configuration."""
 

@@ -39,19 +39,6 @@ JOIN_TIMEOUT_S = 60.0
 _REGION_NAME_MAX = 80
 
 
-def _size(value: Any) -> Any:
-    """cpu_bytes_to_use as vLLM's own code computes with it; what is no size is left for the checks to name."""
-    units = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
-    if not isinstance(value, str):
-        return value
-    digits = value.strip().rstrip("KMGTIBkmgtib ")
-    unit = value.strip()[len(digits) :].strip().upper()
-    try:
-        return int(float(digits) * units[unit])
-    except (ValueError, KeyError):
-        return value
-
-
 class TerraceOffloadingSpec(CPUOffloadingSpec):
     """Named in ``kv_connector_extra_config``; vLLM makes one in each worker and one in the scheduler's process."""
 
@@ -83,7 +70,6 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
 
     def __init__(self, config: OffloadingConfig) -> None:
         extra = dict(config.extra_config)
-        extra["cpu_bytes_to_use"] = _size(extra.get("cpu_bytes_to_use"))
         # All faults at once, before vLLM's own code meets the first of them.
         self._configuration: Configuration = read_extra_config(
             extra,
@@ -91,6 +77,7 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
             fs_directory=lambda root: self._fs_directory(root, config),
             logger=logger,
         )
+        extra["cpu_bytes_to_use"] = _core.cpu_bytes_to_use(self._configuration.json)
         super().__init__(dataclasses.replace(config, extra_config=extra))
         if self.num_chunks < 1:
             raise ConfigError(

@@ -119,11 +119,15 @@ class Session:
         say(step="abort")
 
     def kill(self, step: dict[str, Any]) -> None:
-        """kill -9 of the processes whose command has a word, then a prompt."""
+        """kill -9 of the processes whose command has a word, then a prompt; with "quit" the session ends there."""
         found = [pid for pid in children_of(os.getpid()) if step["word"] in command_of(pid)]
         victims = found[-1:] if step.get("one") else found
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
+        if step.get("quit"):
+            time.sleep(2)
+            say(step="kill", killed=len(victims))
+            os._exit(0)
         raised = ""
         try:
             self.generate({"name": "after the kill", "prompts": [[3, 300]]})
