@@ -141,13 +141,14 @@ Result<std::unique_ptr<RemoteChunks>> UcxDialer::Reach(const DataOpened& opened,
   return UcxChunks::Reach(*this, access.value(), opened.region_bytes);
 }
 
-void UcxDialer::Progress() {
-  worker_->Progress();
+bool UcxDialer::Progress() {
+  const bool moved = worker_->Progress();
   std::erase_if(closing_, [](void* request) {
     if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
     ucp_request_free(request);
     return true;
   });
+  return moved;
 }
 
 void UcxDialer::CloseEndpoint(ucp_ep_h endpoint) {
