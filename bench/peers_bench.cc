@@ -47,6 +47,7 @@ using testing::FakeTierHost;
 
 constexpr std::size_t kChunk = 2 << 20;
 constexpr std::uint32_t kChunks = 128;
+constexpr std::uint32_t kPromptChunks = 4;
 constexpr double kGoal = 0.8;
 constexpr std::size_t kReceiveAtOnce = 256 << 10;
 constexpr DataLinkId kLink(1);
@@ -172,10 +173,10 @@ class Pair {
   // What HoldRawUcx() said.
   const std::string& ucx_detail() const { return ucx_detail_; }
 
-  // `count` chunks, from the front; false if one did not come.
-  bool Fetch(std::uint32_t count) {
+  // `count` chunks from `first` on; false if one did not come.
+  bool Fetch(std::uint32_t first, std::uint32_t count) {
     std::vector<ChunkRead> reads;
-    for (std::uint32_t i = 0; i < count; ++i) {
+    for (std::uint32_t i = first; i < first + count; ++i) {
       reads.push_back({next_tag_++, LeaseId(1), i, testing_support::Key(i), SlotId(i)});
     }
     plane_->Read(kLink, reads);
@@ -348,25 +349,33 @@ bool Measure(const Plane& plane, const std::function<bool(Pair&)>& raw, int roun
   Pair pair(plane);
   if (!pair.ok()) return false;
   constexpr std::size_t kAll = kChunk * kChunks;
-  std::vector<double> fetch_rates, raw_rates, latencies;
+  std::vector<double> fetch_rates, raw_rates, prompt_rates, latencies;
   for (int round = -1; round < rounds; ++round) {
     const auto begin = Clock::now();
     if (!raw(pair)) return false;
     const auto middle = Clock::now();
-    if (!pair.Fetch(kChunks)) return false;
+    if (!pair.Fetch(0, kChunks)) return false;
     const auto end = Clock::now();
     if (round < 0) continue;  // The first touch.
     raw_rates.push_back(GigabytesPerSecond(kAll, middle - begin));
     fetch_rates.push_back(GigabytesPerSecond(kAll, end - middle));
+    // Other chunks each time: those of a prompt are in no cache.
+    for (std::uint32_t at = 0; at < kChunks; at += kPromptChunks) {
+      const auto prompt = Clock::now();
+      if (!pair.Fetch(at, kPromptChunks)) return false;
+      prompt_rates.push_back(GigabytesPerSecond(kPromptChunks * kChunk, Clock::now() - prompt));
+    }
     for (int i = 0; i < 20; ++i) {
       const auto one = Clock::now();
-      if (!pair.Fetch(1)) return false;
+      if (!pair.Fetch(0, 1)) return false;
       latencies.push_back(Seconds(Clock::now() - one) * 1e6);
     }
   }
   const std::string prefix = std::string("peers.") + plane.name + '.';
   report.Add({prefix + "fetch", Median(fetch_rates), "GB/s", Median(raw_rates), Row::Goal::kAtLeast,
               kGoal});
+  report.Add({prefix + "prompt_8mib", Median(prompt_rates), "GB/s", Median(raw_rates),
+              Row::Goal::kNone, 0});
   report.Add({prefix + "one_chunk", Median(latencies), "us", {}, Row::Goal::kNone, 0});
   return true;
 }

@@ -69,7 +69,7 @@ struct Stripe {
 __attribute__((target("avx2"))) std::uint64_t CopyHashedAvx2(std::byte* to, const std::byte* from,
                                                              std::size_t size) {
   // Farther than the processor looks ahead by itself while it also writes.
-  constexpr std::size_t kPrefetchAhead = 2'048;
+  constexpr std::size_t kPrefetchAhead = 4'096;
   constexpr std::size_t kSecretSize = sizeof(XXH3_kSecret);
   const unsigned char* const secret = XXH3_kSecret;
   alignas(32) XXH64_hash_t state[8] = {XXH_PRIME32_3, XXH_PRIME64_1, XXH_PRIME64_2, XXH_PRIME64_3,

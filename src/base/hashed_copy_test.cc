@@ -34,7 +34,8 @@ TEST(HashedCopy, CopiesAllAndSaysTheirHash) {
   const auto to = AlignedRoom();
   std::vector<std::size_t> sizes;
   for (std::size_t size = 0; size <= 4'400; ++size) sizes.push_back(size);
-  for (const std::size_t size : {5'000U, 65'536U, 1'000'003U, 2U << 20, (2U << 20) + 1}) {
+  for (const std::size_t size : {5'000U, 65'536U, (256U << 10) - 1, 256U << 10, (256U << 10) + 1,
+                                 1'000'003U, 2U << 20, (2U << 20) + 1}) {
     sizes.push_back(size);
   }
   for (const std::size_t size : sizes) {

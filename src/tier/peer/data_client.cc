@@ -51,7 +51,7 @@ class DataClient::Loop {
       if (client_.stopping() && !std::exchange(stopped_, true)) {
         for (auto& [id, link] : links_) link->End("this node is shutting down");
       }
-      dialer_->Progress();
+      if (dialer_->Progress()) poller_.NoteActivity();
       const auto now = Clock::now();
       for (auto& [id, link] : links_) {
         if (link->HasWork()) link->Turn();
@@ -64,15 +64,16 @@ class DataClient::Loop {
  private:
   // Sleeps until there is something to do.
   void Wait() {
-    int patience = PatienceMs();
-    if (patience != 0 && !dialer_->Arm()) patience = 0;
-    poller_.Wait(patience, [&](std::uint64_t id, std::uint32_t events) {
+    const auto may_sleep = [&] { return dialer_->Arm(); };
+    poller_.Wait(PatienceMs(), may_sleep, [&](std::uint64_t id, std::uint32_t events) {
       if (id == kWakeId) {
         std::uint64_t ignored = 0;
         (void)::eventfd_read(client_.wake_.get(), &ignored);
       } else if (const auto link = links_.find(DataLinkId(id)); link != links_.end()) {
         link->second->OnReady(events);
       }
+      // The plane's stays readable until it is armed; Progress() says what it was worth.
+      return id != kPlaneId;
     });
   }
 

@@ -81,7 +81,9 @@ class DataServer::Loop {
   // Sleeps until there is something to do.
   void Wait() {
     listener_ready_ = false;
-    poller_.Wait(static_cast<int>(Patience().count()), [&](std::uint64_t id, std::uint32_t events) {
+    const auto may_sleep = [] { return true; };
+    const auto patience = static_cast<int>(Patience().count());
+    poller_.Wait(patience, may_sleep, [&](std::uint64_t id, std::uint32_t events) {
       if (id == kWakeId) {
         OnWake();
       } else if (id == kListenerId) {
@@ -89,6 +91,7 @@ class DataServer::Loop {
       } else if (const auto link = links_.find(id); link != links_.end()) {
         link->second->OnReady(events);
       }
+      return true;
     });
   }
 

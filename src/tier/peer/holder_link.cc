@@ -163,11 +163,9 @@ void HolderLink::Grant(const DataRead& read, const LeaseTable::Chunk& chunk) {
   AppendDataFrame(answer, out_);
 }
 
-// Hashes it on the way: it is sent while it is still in the cache.
 void HolderLink::AnnouncePiece() {
   if (shared_.leases.IsRevoked(sending_->lease)) return RefuseSending();
   const std::size_t size = std::min(kPieceSize, sending_->payload.size() - sending_->announced);
-  hash_.Update(sending_->payload.subspan(sending_->announced, size));
   AppendDataFrame(DataBytes{.tag = sending_->tag, .size = static_cast<std::uint32_t>(size)}, out_);
   sending_->announced += size;
 }
@@ -230,7 +228,10 @@ void HolderLink::Send() {
     out_sent_ = 0;
   }
   if (!sending_) return;
-  sending_->sent += sent - sent_frames;
+  // To send it first brings it into the cache, and the asker works on it meanwhile.
+  const std::size_t sent_payload = sent - sent_frames;
+  hash_.Update(sending_->payload.subspan(sending_->sent, sent_payload));
+  sending_->sent += sent_payload;
   if (sending_->sent == sending_->payload.size()) FinishSending();
 }
 

@@ -68,7 +68,7 @@ class HolderLink {
   static constexpr std::size_t kReadsMax = 64;          // That may wait here.
   static constexpr std::size_t kGrantedMax = 256;       // That the asker may fetch at a time.
   static constexpr std::size_t kOutMax = 16 << 10;      // Bytes that wait for the asker.
-  static constexpr std::size_t kPieceSize = 256 << 10;  // Hashed, and sent while still in cache.
+  static constexpr std::size_t kPieceSize = 256 << 10;  // Sent, and hashed while still in cache.
   static constexpr std::size_t kDescriptorRoom = 64;
 
   // The chunk whose bytes are going out.
@@ -119,7 +119,7 @@ class HolderLink {
 
   std::deque<DataRead> reads_;
   std::optional<Sending> sending_;
-  Xxh3Stream hash_;                                     // Of what is announced of it.
+  Xxh3Stream hash_;                                     // Of what was sent of it.
   std::unordered_map<std::uint64_t, LeaseId> granted_;  // By tag, until the asker is done.
 };
 

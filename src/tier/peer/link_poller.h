@@ -5,7 +5,9 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
+#include <thread>
 #include <utility>
 
 #include "base/fd.h"
@@ -33,9 +35,22 @@ class LinkPoller {
   }
 
   // Sleeps until something happens, at most `patience_ms` (-1: for ever), and calls on_event(id,
-  // events) for each.
-  template <typename OnEvent>
-  void Wait(int patience_ms, const OnEvent& on_event) {
+  // events) for each, which says whether that was something. Looks without sleeping if may_sleep()
+  // forbids it, which is asked right before that, and for a moment after something has happened or
+  // its owner had work (a patience of 0): the next thing is often near, and waking a thread takes
+  // longer.
+  template <typename MaySleep, typename OnEvent>
+  void Wait(int patience_ms, const MaySleep& may_sleep, const OnEvent& on_event) {
+    if (std::exchange(active_, patience_ms == 0)) spin_until_ = Clock::now() + kSpin;
+    if (patience_ms != 0) {
+      if (Clock::now() < spin_until_) {
+        patience_ms = 0;
+        std::this_thread::yield();
+      } else if (!may_sleep()) {
+        patience_ms = 0;
+        active_ = true;
+      }
+    }
     std::array<epoll_event, 64> events{};
     const int count =
         ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), patience_ms);
@@ -43,13 +58,21 @@ class LinkPoller {
       // Copies: the kernel packs its events, so that they lie anywhere.
       const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
       const std::uint32_t happened = events[static_cast<std::size_t>(i)].events;
-      on_event(id, happened);
+      if (on_event(id, happened)) active_ = true;
     }
   }
 
+  // Something has happened that no descriptor told.
+  void NoteActivity() { active_ = true; }
+
  private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::microseconds kSpin{50};
+
   const UniqueFd epoll_;
   const PlaneKind plane_;
+  bool active_ = false;  // Since the last Wait() began.
+  Clock::time_point spin_until_{};
 };
 
 }  // namespace terrace

@@ -64,10 +64,10 @@ class PlaneDialer {
                                                       UniqueFd descriptor) = 0;
 
   // For a plane whose fetches go on by themselves: its descriptor, to be slept on only after
-  // Arm() said that nothing has come; and what moves them on.
+  // Arm() said that nothing has come; and what moves them on, true if it did.
   virtual int descriptor() const { return -1; }
   virtual bool Arm() { return true; }
-  virtual void Progress() {}
+  virtual bool Progress() { return false; }
 };
 
 }  // namespace terrace

@@ -45,10 +45,11 @@ class UcxWorker {
   // To sleep on, after Arm() said true: nothing is left to be moved on.
   int descriptor() const { return descriptor_; }
   bool Arm() { return ucp_worker_arm(worker_) == UCS_OK; }
-  // Moves everything on; does not take longer than some turns.
-  void Progress() {
-    for (int i = 0; i < kTurns && ucp_worker_progress(worker_) != 0; ++i) {
-    }
+  // Moves everything on; does not take longer than some turns. False if there was nothing.
+  bool Progress() {
+    int turns = 0;
+    while (turns < kTurns && ucp_worker_progress(worker_) != 0) ++turns;
+    return turns > 0;
   }
 
  private:

@@ -2,6 +2,7 @@
 
 #ifdef TERRACE_WITH_UCX
 
+#include <algorithm>
 #include <chrono>
 #include <unordered_map>
 #include <utility>
@@ -55,23 +56,15 @@ class UcxChunks final : public RemoteChunks {
     if (fetch.where > region_bytes_ || region_bytes_ - fetch.where < fetch.slot.size()) {
       return ReadEnd::kCorrupt;
     }
-    if (endpoint_ == nullptr) return ReadEnd::kLost;
-    auto one = std::make_unique<UnderWay>(
-        UnderWay{this, fetch.tag, fetch.slot, fetch.record->payload_checksum});
-    ucp_request_param_t params{};
-    params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-    params.cb.send = [](void* request, ucs_status_t status, void* user_data) {
-      auto* const done = static_cast<UnderWay*>(user_data);
-      done->chunks->OnComplete(*done, status);
-      ucp_request_free(request);
-    };
-    params.user_data = one.get();
-    const ucs_status_ptr_t request = ucp_get_nbx(endpoint_, fetch.slot.data(), fetch.slot.size(),
-                                                 base_ + fetch.where, key_, &params);
-    if (request == nullptr) return Judge(*one, UCS_OK);
-    if (UCS_PTR_IS_ERR(request)) return Judge(*one, UCS_PTR_STATUS(request));
-    under_way_.emplace(fetch.tag, std::move(one));
-    return std::nullopt;
+    auto one = std::make_unique<UnderWay>();
+    one->chunks = this;
+    one->tag = fetch.tag;
+    one->from = base_ + fetch.where;
+    one->slot = fetch.slot;
+    one->checksum = fetch.record->payload_checksum;
+    const auto end = GoOn(*one);
+    if (!end) under_way_.emplace(fetch.tag, std::move(one));
+    return end;
   }
 
   void TakeEnded(std::vector<Ended>& ended) override {
@@ -86,23 +79,59 @@ class UcxChunks final : public RemoteChunks {
   std::string Fault() const override { return fault_; }
 
  private:
+  // Of a chunk at a time: hashed while it is still in the cache.
+  static constexpr std::size_t kPieceSize = 256 << 10;
+
   // Knows its place; its address is UCX's until it has called back.
   struct UnderWay {
-    UcxChunks* chunks;
-    std::uint64_t tag;
+    UcxChunks* chunks = nullptr;
+    std::uint64_t tag = 0;
+    std::uint64_t from = 0;  // The address of the chunk at the holder.
     std::span<std::byte> slot;
-    std::uint64_t checksum;
+    std::uint64_t checksum = 0;
+    std::size_t done = 0;  // Bytes that are there and hashed.
+    Xxh3Stream hash;
+
+    std::size_t NextSize() const { return std::min(kPieceSize, slot.size() - done); }
+    void TakePiece() {
+      const std::size_t size = NextSize();
+      hash.Update(slot.subspan(done, size));
+      done += size;
+    }
   };
 
   UcxChunks(UcxDialer& dialer, std::uint64_t base, std::uint64_t region_bytes)
       : dialer_(dialer), base_(base), region_bytes_(region_bytes) {}
 
-  static ReadEnd Judge(const UnderWay& one, ucs_status_t status) {
-    if (status != UCS_OK) return ReadEnd::kLost;
-    return Xxh3(one.slot) == one.checksum ? ReadEnd::kOk : ReadEnd::kCorrupt;
+  // Gets pieces until one is under way, or nothing is left to get: its end.
+  std::optional<ReadEnd> GoOn(UnderWay& one) {
+    ucp_request_param_t params{};
+    params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    params.cb.send = [](void* request, ucs_status_t status, void* user_data) {
+      auto* const done = static_cast<UnderWay*>(user_data);
+      done->chunks->OnComplete(*done, status);
+      ucp_request_free(request);
+    };
+    params.user_data = &one;
+    while (one.done < one.slot.size()) {
+      if (endpoint_ == nullptr) return ReadEnd::kLost;
+      const ucs_status_ptr_t request =
+          ucp_get_nbx(endpoint_, one.slot.data() + one.done, one.NextSize(), one.from + one.done,
+                      key_, &params);
+      if (UCS_PTR_IS_ERR(request)) return ReadEnd::kLost;
+      if (request != nullptr) return std::nullopt;
+      one.TakePiece();
+    }
+    return one.hash.Value() == one.checksum ? ReadEnd::kOk : ReadEnd::kCorrupt;
   }
-  void OnComplete(const UnderWay& one, ucs_status_t status) {
-    ended_.push_back({one.tag, Judge(one, status)});
+  void OnComplete(UnderWay& one, ucs_status_t status) {
+    std::optional<ReadEnd> end = ReadEnd::kLost;
+    if (status == UCS_OK) {
+      one.TakePiece();
+      end = GoOn(one);
+    }
+    if (!end) return;
+    ended_.push_back({one.tag, *end});
     under_way_.erase(one.tag);
   }
 
@@ -141,13 +170,14 @@ Result<std::unique_ptr<RemoteChunks>> UcxDialer::Reach(const DataOpened& opened,
   return UcxChunks::Reach(*this, access.value(), opened.region_bytes);
 }
 
-void UcxDialer::Progress() {
-  worker_->Progress();
+bool UcxDialer::Progress() {
+  const bool moved = worker_->Progress();
   std::erase_if(closing_, [](void* request) {
     if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
     ucp_request_free(request);
     return true;
   });
+  return moved;
 }
 
 void UcxDialer::CloseEndpoint(ucp_ep_h endpoint) {

@@ -23,7 +23,7 @@ class UcxDialer final : public PlaneDialer {
                                               UniqueFd descriptor) override;
   int descriptor() const override { return worker_->descriptor(); }
   bool Arm() override { return worker_->Arm(); }
-  void Progress() override;
+  bool Progress() override;
 
   // Closes without waiting for the peer: what is under way ends as an error.
   void CloseEndpoint(ucp_ep_h endpoint);

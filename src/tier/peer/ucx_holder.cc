@@ -7,7 +7,9 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -97,10 +99,20 @@ bool UcxHolder::Shutdown(std::chrono::steady_clock::time_point deadline) {
 }
 
 void UcxHolder::Run(TierHost& host, const std::function<void(std::vector<std::byte>)>& registered) {
+  using Clock = std::chrono::steady_clock;
+  // Waking a thread takes longer than what an asker needs for its next request.
+  constexpr std::chrono::microseconds kSpin{50};
+  Clock::time_point spin_until{};
   registered(Register(host.Memory()));
   while (!stopping_.load(std::memory_order_acquire)) {
-    worker_->Progress();
-    if (worker_->Arm()) Sleep();
+    const auto now = Clock::now();
+    if (worker_->Progress()) {
+      spin_until = now + kSpin;
+    } else if (now < spin_until) {
+      std::this_thread::yield();
+    } else if (worker_->Arm()) {
+      Sleep();
+    }
   }
   if (memory_ != nullptr) ucp_mem_unmap(context_->get(), memory_);
 }
