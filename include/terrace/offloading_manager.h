@@ -50,7 +50,7 @@ namespace terrace {
 struct StorePlan {
   std::vector<ChunkKey> keys;
   std::vector<SlotId> slots;
-  std::vector<ChunkKey> evicted;  // What made room for them.
+  std::vector<ChunkKey> evicted = {};  // What made room for them.
 };
 
 enum class StoreOutcome : std::uint8_t {
