@@ -124,7 +124,7 @@ std::optional<std::string> FaultOfChoice(const KeySpec& spec, const std::string&
 
 void ReportFaultsWithin(const TierConfig& tier, const std::string& path, Faults& faults) {
   if (tier.type == TierConfig::Type::kCustom && !tier.custom.make) {
-    faults.Add(ChildPath(path, "custom.make"), "must not be empty");
+    faults.Add(ChildPath(ChildPath(path, "custom"), "make"), "must not be empty");
   }
   if (tier.type != TierConfig::Type::kPeer) return;
   for (const auto& [key, fault] : FaultsOf(tier.peer)) faults.Add(ChildPath(path, key), fault);

@@ -541,7 +541,7 @@ TEST(NodeConfigSchema, HasEveryFieldOfTheStructs) {
                                prompt_only, timeout, patience, interval, control, events, metrics,
                                tiers] = NodeConfig{};
   [[maybe_unused]] const auto [priority] = control;
-  [[maybe_unused]] const auto [type, memory, file, peer, plugin, backpressure, limit] =
+  [[maybe_unused]] const auto [type, memory, file, peer, plugin, custom, backpressure, limit] =
       TierConfig{};
   [[maybe_unused]] const auto [memory_bytes] = memory;
   [[maybe_unused]] const auto [root_dir, layout, readers, writers, direct_io] = file;

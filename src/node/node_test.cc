@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "terrace/secondary_tier.h"
+#include "terrace/tier_host.h"
 #include "tests/support/fake_tier.h"
 #include "tests/support/keys.h"
 
