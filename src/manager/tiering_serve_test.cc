@@ -59,6 +59,20 @@ TEST_F(TieringServeTest, AHitIsPinnedUntilTheTierReports) {
   EXPECT_TRUE(Store(Keys(2, 1), kB));
 }
 
+// A tier that does not bear another thread than the engine's.
+TEST_F(TieringServeTest, ATierMayBeServedOnceAStepAndNeverBetween) {
+  Make(4, 2, [](int i, FakeTier& tier) {
+    if (i != 1) return;
+    tier.between_steps = false;
+    tier.serve = [](TierServer&) {};
+  });
+  Round();
+  EXPECT_EQ(tiers_[1]->serves, 0);
+  EndStep();
+  EXPECT_EQ(tiers_[1]->serves, 1);
+  EXPECT_FALSE(manager_->AnyTierServes());
+}
+
 // Life cycle and exclusion: the others hear of the peer's request, the tier that serves it does
 // not.
 TEST_F(TieringServeTest, APeersQuestionDoesNotGoBackToTheTierItCameBy) {

@@ -52,6 +52,7 @@ class FakeTier final : public SecondaryTier {
   }
   bool HasPendingWork() const override { return pending; }
   bool serves_external_requests() const override { return static_cast<bool>(serve); }
+  bool serves_between_steps() const override { return between_steps; }
   void ServeExternalRequests(TierServer& server) override {
     ++serves;
     MayThrow("ServeExternalRequests");
@@ -96,6 +97,7 @@ class FakeTier final : public SecondaryTier {
   std::vector<JobResult> finished;        // Ended and not taken.
   StoreInterest interest = StoreInterest::kNewChunks;
   bool ends_in_time = true;  // What Shutdown() says.
+  bool between_steps = true;
   std::function<void(TierServer&)> serve;  // If set before the manager is made, it serves others.
   int descriptor = -1;
   bool pending = false;

@@ -1,0 +1,254 @@
+"""The plug-in's parts without an engine: spec, worker and manager together, and what an operator can get wrong."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import torch  # noqa: E402
+from terrace_kv import ConfigError, TerraceError  # noqa: E402
+from terrace_kv.vllm import TerraceOffloadingSpec, version  # noqa: E402
+from terrace_kv.vllm import spec as spec_module  # noqa: E402
+from terrace_kv.vllm.config import read_extra_config  # noqa: E402
+from terrace_kv.vllm.filters import sources_allowed  # noqa: E402
+from vllm.v1.kv_offload.base import (  # noqa: E402
+    CanonicalKVCacheRef,
+    CanonicalKVCaches,
+    CanonicalKVCacheTensor,
+    GPULoadStoreSpec,
+    Locality,
+    LookupResult,
+    Medium,
+    ReqContext,
+    ScheduleEndContext,
+    TierFilter,
+    TierMatcher,
+    make_offload_key,
+)
+from vllm.v1.kv_offload.config import (  # noqa: E402
+    OffloadingCacheConfig,
+    OffloadingConfig,
+    OffloadingGroupConfig,
+    OffloadingModelConfig,
+    OffloadingParallelConfig,
+)
+
+PAGE = 256
+BLOCKS = 16
+_numbers = itertools.count()
+
+
+def config_of(extra: dict[str, Any] | None = None, *, rank: int = 0, world: int = 1, engine_id: str = "", per_chunk: int = 1) -> OffloadingConfig:
+    return OffloadingConfig(
+        groups=(OffloadingGroupConfig(16, ("a", "b"), 0),),
+        worker_kv_bytes_per_block=2 * PAGE,
+        enable_kv_cache_events=False,
+        extra_config={"cpu_bytes_to_use": 64 << 10, **(extra or {})},
+        engine_id=engine_id or f"test-{os.getpid()}-{next(_numbers)}",
+        model=OffloadingModelConfig(name="test/model", dtype="float32", max_model_len=1024),
+        cache=OffloadingCacheConfig(tokens_per_hash=16, blocks_per_chunk=per_chunk),
+        parallel=OffloadingParallelConfig(rank, world, world, 1, 1, 1, 0, 1, None, False),
+    )
+
+
+def caches(seed: int = 0) -> CanonicalKVCaches:
+    chosen = torch.Generator().manual_seed(seed)
+    tensors = [
+        CanonicalKVCacheTensor(torch.randint(-128, 127, (BLOCKS, PAGE), dtype=torch.int8, generator=chosen), PAGE)
+        for _ in range(2)
+    ]
+    return CanonicalKVCaches(tensors, [[CanonicalKVCacheRef(0, PAGE), CanonicalKVCacheRef(1, PAGE)]])
+
+
+def keys(count: int) -> list[bytes]:
+    return [make_offload_key(bytes([i + 1]) * 32, 0) for i in range(count)]
+
+
+def finish(worker: Any, job: int) -> None:
+    worker.wait({job})
+    (result,) = worker.get_finished()
+    assert (result.job_id, result.success) == (job, True)
+    assert result.transfer_size > 0
+
+
+def test_two_ranks_store_and_load_by_one_manager() -> None:
+    engine_id = f"ranks-{os.getpid()}"
+    specs = [TerraceOffloadingSpec(config_of(rank=rank, world=2, engine_id=engine_id, per_chunk=2)) for rank in (0, 1)]
+    memory = [caches(rank) for rank in (0, 1)]
+    workers = [spec.get_worker(cache) for spec, cache in zip(specs, memory)]
+    manager = TerraceOffloadingSpec(config_of(world=2, engine_id=engine_id, per_chunk=2)).get_manager()
+    request = ReqContext("r")
+    with manager.lock:
+        manager.on_new_request(request)
+        assert [manager.lookup(key, request) for key in keys(2)] == [LookupResult.MISS] * 2
+        plan = manager.prepare_store(keys(2), request)
+        manager.on_schedule_end(ScheduleEndContext(["r"], []))
+    assert plan.keys_to_store == keys(2)
+    device = GPULoadStoreSpec([3, 4, 5, 6], [4], [0])
+    for worker in workers:
+        assert worker.submit_store(1, device, plan.store_spec)
+        finish(worker, 1)
+    stored = [[tensor.tensor[3:7].clone() for tensor in cache.tensors] for cache in memory]
+    with manager.lock:
+        manager.complete_store(set(keys(2)), request)
+        manager.on_request_finished(request)
+        again = ReqContext("again")
+        manager.on_new_request(again)
+        assert [manager.lookup(key, again) for key in keys(2)] == [LookupResult.HIT] * 2
+        source = manager.prepare_load(keys(2), again)
+        manager.on_schedule_end(ScheduleEndContext(["again"], []))
+    # From the second block on, elsewhere, expedited.
+    for rank, worker in enumerate(workers):
+        assert worker.submit_load(2, source, GPULoadStoreSpec([9, 10, 11], [3], [1]), expedited=True)
+        finish(worker, 2)
+        for tensor, was in zip(memory[rank].tensors, stored[rank]):
+            assert torch.equal(tensor.tensor[9:12], was[1:4])
+    with manager.lock:
+        manager.complete_load(set(keys(2)), again)
+        manager.on_request_finished(again)
+    stats = manager.get_stats().reduce()
+    assert stats["vllm:kv_offload_cpu_cache_usage_perc"] == 0
+    manager.shutdown()
+    for worker in workers:
+        worker.shutdown()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spec_module, "CREATOR_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(spec_module, "JOIN_TIMEOUT_S", 0.3)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_scheduler_without_workers_says_so() -> None:
+    with pytest.raises(TerraceError, match="no host memory of this engine's workers .engine_id alone"):
+        TerraceOffloadingSpec(config_of(engine_id="alone")).get_manager()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_worker_without_its_scheduler_says_so() -> None:
+    worker = TerraceOffloadingSpec(config_of()).get_worker(caches())
+    with pytest.raises(TerraceError, match="did not|not all|in time"):
+        worker.submit_store(1, GPULoadStoreSpec([0], [1], [0]), GPULoadStoreSpec([0], [1], [0]))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_rank_that_does_not_come_is_named() -> None:
+    engine_id = f"missing-{os.getpid()}"
+    worker = TerraceOffloadingSpec(config_of(world=2, engine_id=engine_id)).get_worker(caches())
+    with pytest.raises(TerraceError, match=engine_id):
+        TerraceOffloadingSpec(config_of(world=2, engine_id=engine_id)).get_manager()
+    worker.shutdown()
+
+
+def test_two_engines_with_one_id() -> None:
+    engine_id = f"twice-{os.getpid()}"
+    first = TerraceOffloadingSpec(config_of(engine_id=engine_id)).get_worker(caches())
+    with pytest.raises(TerraceError, match=engine_id):
+        TerraceOffloadingSpec(config_of(engine_id=engine_id)).get_worker(caches())
+    manager = TerraceOffloadingSpec(config_of(engine_id=engine_id)).get_manager()
+    # Once the first has all of its processes, the name is free.
+    second = TerraceOffloadingSpec(config_of(engine_id=engine_id)).get_worker(caches())
+    other = TerraceOffloadingSpec(config_of(engine_id=engine_id)).get_manager()
+    with manager.lock:
+        manager.complete_store(set(manager.prepare_store(keys(1), ReqContext("r")).keys_to_store), ReqContext("r"))
+    assert manager.lookup(keys(1)[0], ReqContext("s")) is LookupResult.HIT
+    assert other.lookup(keys(1)[0], ReqContext("s")) is LookupResult.MISS
+    for one in (manager, other, first, second):
+        one.shutdown()
+
+
+def test_host_memory_that_does_not_fit() -> None:
+    with pytest.raises(TerraceError, match="GiB") as raised:
+        TerraceOffloadingSpec(config_of({"cpu_bytes_to_use": "900GiB"})).get_worker(caches())
+    assert raised.value.code == "resource exhausted"
+    with pytest.raises(ConfigError, match="cpu_bytes_to_use"):
+        TerraceOffloadingSpec(config_of({"cpu_bytes_to_use": 100}))
+
+
+def read(extra: dict[str, Any]) -> Any:
+    return read_extra_config(extra, enable_kv_events=False, fs_directory=lambda root: f"{root}/of-the-model_r0")
+
+
+def test_keys_of_vllms_own_tiers_are_understood() -> None:
+    out = read(
+        {
+            "spec_name": "TerraceOffloadingSpec",
+            "cpu_bytes_to_use": "1GiB",
+            "backpressure": {"backpressure_cls": "EMABackpressureDetector", "policy_cls": "ThrottledDropPolicy", "alpha": 0.2},
+            "secondary_tiers": [
+                {"type": "fs", "root_dir": "/cache", "locality": "REMOTE", "backpressure": {"high_water_s": 0.05}},
+                {"type": "Mine", "module_path": "my.tiers", "colour": "red"},
+                {"type": "p2p", "host": "127.0.0.1", "port": 5000, "backends": ["UCX"], "unbound_store_timeout_s": 20},
+            ],
+        }
+    )
+    fs, peer = out.node["secondary_tiers"]
+    assert (fs["type"], fs["layout"], fs["root_dir"]) == ("file", "vllm", "/cache/of-the-model_r0")
+    assert (fs["backpressure"], fs["backpressure_ms_per_mib"]) == ("throttle", 50)
+    assert (peer["type"], peer["port"], peer["park_timeout_ms"]) == ("peer", 5000, 20_000)
+    assert [(tier.place, tier.config["colour"]) for tier in out.python_tiers] == [(1, "red")]
+    said = "\n".join(out.warnings)
+    for path in ("secondary_tiers[0].locality", "secondary_tiers[0].backpressure.alpha", "secondary_tiers[2].backends"):
+        assert path in said
+
+
+def test_every_fault_is_named_at_once_with_its_place() -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(
+            {
+                "cpu_bytes_to_use": 0,
+                "canonical_layout": True,
+                "tokens_per_chunk": 16,
+                "copy_threads": "many",
+                "evction_policy": "lru",
+                "secondary_tiers": [{"type": "Mine", "module_path": "my.tiers"}, {"type": "file"}, "fs"],
+            }
+        )
+    said = str(raised.value)
+    for words in (
+        "canonical_layout: is not supported",
+        "tokens_per_chunk: follows from",
+        "copy_threads: must be a number from 1 to 64",
+        "evction_policy: is not a known key",
+        "cpu_bytes_to_use: ",
+        "secondary_tiers[1].root_dir: is missing",
+        "secondary_tiers[2]: must be an object",
+    ):
+        assert words in said, words
+
+
+def test_a_users_config_is_not_changed() -> None:
+    extra = {"cpu_bytes_to_use": 1 << 20, "secondary_tiers": [{"type": "p2p", "num_threads": 2}]}
+    read(extra)
+    assert extra == {"cpu_bytes_to_use": 1 << 20, "secondary_tiers": [{"type": "p2p", "num_threads": 2}]}
+
+
+def test_another_vllm_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vllm.__version__", "0.34.1")
+    with pytest.raises(ImportError) as raised:
+        version.check_version()
+    assert "\n" not in str(raised.value)
+    for words in ("0.33.x", "0.34.1", "install one of those"):
+        assert words in str(raised.value)
+
+
+@pytest.fixture(params=[(None, 0b111111), (Medium.STORAGE, 0b101100), (Medium.CPU, 0b110011)])
+def medium_and_sources(request: pytest.FixtureRequest) -> Iterator[tuple[Medium | None, int]]:
+    yield request.param
+
+
+def test_filters_name_the_sources(medium_and_sources: tuple[Medium | None, int]) -> None:
+    medium, sources = medium_and_sources
+    assert sources_allowed(TierFilter((TierMatcher(medium=medium),))) == sources
+
+
+def test_a_filter_by_place() -> None:
+    assert sources_allowed(TierFilter((TierMatcher(Medium.CPU, Locality.REMOTE),))) == 0b110000
+    assert sources_allowed(TierFilter.ALL) & 0b111111 == 0b111111
