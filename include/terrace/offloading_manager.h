@@ -151,8 +151,8 @@ class TERRACE_API TERRACE_CAPABILITY("OffloadingManager") OffloadingManager {
       TERRACE_REQUIRES(this) = 0;
 
   // The request used these chunks, in prefix order, without loading them from here (an engine's own
-  // prefix cache had them), so that they are as recent as now, however often it said so before. Those
-  // that are not here are passed over.
+  // prefix cache had them), so that they are as recent as now, however often it said so before.
+  // Those that are not here are passed over.
   // Cost: O(keys), no allocation once warm.
   virtual void Touch(std::span<const ChunkKey> keys, const Request& request)
       TERRACE_REQUIRES(this) = 0;
