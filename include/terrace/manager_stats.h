@@ -44,6 +44,7 @@ struct TierStats {
   // Chunks that requests asked it for, each once for a request, and of them those it had.
   std::uint64_t queried_chunks = 0;
   std::uint64_t hit_chunks = 0;
+  DurationHistogram lookup_time;   // Of its definite answers, each chunk once for a request.
   DurationHistogram lookup_delay;  // From its first "not known yet" about a chunk to its answer.
   TransferStats promotion;         // From the tier.
   TransferStats cascade;           // To the tier.
@@ -93,6 +94,9 @@ struct ManagerStats {
   std::uint64_t parked_chunks_overdue = 0;  // Promised to a tier, but their writing did not end.
   std::uint64_t peer_requests_overdue = 0;  // Of peers, left open by their tier too long.
   std::uint64_t lookups_overdue = 0;        // Requests that were told to compute at their deadline.
+  // Looking in host memory, with tiers behind it, for chunks that were not there: each once for a
+  // request.
+  DurationHistogram miss_time;
   std::uint64_t resets = 0;
   // Chunks that one store needed room for: bucket i counts those of at most 4^i, the last one all.
   static constexpr std::size_t kAllocationBuckets = 10;

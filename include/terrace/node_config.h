@@ -48,7 +48,10 @@ struct NodeConfig {
   std::uint32_t promotion_timeout_ms =
       10'000;                                // After that a chunk on its way from a tier is a miss.
   std::uint32_t lookup_timeout_ms = 30'000;  // A request that waited that long computes.
-  double tier_poll_interval_s = 0.001;       // Of the control thread; 0: none.
+  // Of the host tier's slots: reserved for promotions, and read by the cascades to one tier.
+  std::uint32_t promoting_slots_percent = 50;
+  std::uint32_t cascading_slots_percent = 50;
+  double tier_poll_interval_s = 0.001;  // Of the control thread; 0: none.
   ControlThreadConfig control_thread;
   bool enable_kv_events =
       false;  // Record events for OffloadingManager::TakeEvents(), which somebody must then call.

@@ -51,7 +51,13 @@ struct StorePlan {
   std::vector<ChunkKey> keys;
   std::vector<SlotId> slots;
   std::vector<ChunkKey> evicted = {};  // What made room for them.
+  std::uint64_t wanted = 0;  // How many slots they take, or would have taken if there is no room.
 };
+
+// Where each of some chunks stands in its request: the token at which it ends, for engines that
+// name chunks of several KV-cache groups, or not from front to back. Empty: they are in prefix
+// order, behind those named before.
+using ChunkEnds = std::span<const std::uint32_t>;
 
 enum class StoreOutcome : std::uint8_t {
   kPlanned,  // Nothing to store is an empty plan.
@@ -132,11 +138,12 @@ class TERRACE_API TERRACE_CAPABILITY("OffloadingManager") OffloadingManager {
   // changed, if one of them is not ready any more. It still is if Lookup() said kHit under this
   // same hold of the lock. Each success is matched by one CompleteLoad() with the same slots, or
   // the chunks are never evicted.
-  // Pre:  slots.size() == keys.size().
+  // Pre:  slots.size() == keys.size(); `ends` is empty or as long.
   // Post: pins(k) is one higher for every k.
   // Cost: O(keys), no allocation once warm. Never blocks.
   [[nodiscard]] virtual bool PrepareLoad(std::span<const ChunkKey> keys, const Request& request,
-                                         std::span<SlotId> slots) TERRACE_REQUIRES(this) = 0;
+                                         std::span<SlotId> slots, ChunkEnds ends = {})
+      TERRACE_REQUIRES(this) = 0;
   // Unpins.
   // Pre: matches a PrepareLoad(). May come after OnRequestFinished() and ResetCache().
   // Cost: O(slots).
@@ -144,7 +151,8 @@ class TERRACE_API TERRACE_CAPABILITY("OffloadingManager") OffloadingManager {
       TERRACE_REQUIRES(this) = 0;
 
   // The request used these chunks, in prefix order, without loading them from here (an engine's own
-  // prefix cache had them). Those that are not here are passed over.
+  // prefix cache had them), so that they are as recent as now, however often it said so before.
+  // Those that are not here are passed over.
   // Cost: O(keys), no allocation once warm.
   virtual void Touch(std::span<const ChunkKey> keys, const Request& request)
       TERRACE_REQUIRES(this) = 0;
@@ -153,11 +161,11 @@ class TERRACE_API TERRACE_CAPABILITY("OffloadingManager") OffloadingManager {
   // itself in `keys`, that this request stored or loaded before, or that a Lookup() under this same
   // hold said is a hit. All or nothing: kNoRoom, with no state changed and an empty plan, when room
   // cannot be made. Replaces what is in `plan`, whose memory is reused.
-  // Pre: `keys` are distinct.
+  // Pre: `keys` are distinct; `ends` is empty or as long.
   // Cost: O(keys), plus pinned chunks passed over when evicting; no allocation once warm.
   [[nodiscard]] virtual StoreOutcome PrepareStore(std::span<const ChunkKey> keys,
-                                                  const Request& request, StorePlan& plan)
-      TERRACE_REQUIRES(this) = 0;
+                                                  const Request& request, StorePlan& plan,
+                                                  ChunkEnds ends = {}) TERRACE_REQUIRES(this) = 0;
   // kOk: the chunks become ready, and go to the secondary tiers in the background. kFailed: their
   // slots are free again. After a ResetCache() in between they are free either way.
   // Pre: `slots` were planned by one PrepareStore() of this request and not completed since. May
@@ -187,8 +195,8 @@ class TERRACE_API TERRACE_CAPABILITY("OffloadingManager") OffloadingManager {
 
   // Forgets what is in host memory, at once and whole: from now on every key is absent there.
   // Copies under way go on in their slots, which nobody finds any more and which are free when the
-  // copies end; promotions not yet submitted and cascades that wait are dropped. Secondary tiers
-  // keep what they have.
+  // copies end; promotions not yet submitted and cascades that wait are dropped, so that tiers hear
+  // at once of the end of requests that have finished. Secondary tiers keep what they have.
   // Cost: O(slots).
   virtual ResetReport ResetCache() TERRACE_REQUIRES(this) = 0;
 

@@ -19,7 +19,9 @@ struct Request {
   // For the peer tier; null: what that does with requests of which nobody said anything.
   std::shared_ptr<const PeerRoute> route = nullptr;
   // Its chunks in the order of their use are one prefix, of no use with a hole: none that it stored
-  // or loaded itself is evicted for another of them. False for a collector of unrelated chunks.
+  // or loaded itself is evicted for another of them, and the late ones go before the early ones.
+  // False for a collector of unrelated chunks, which are a prefix only in that they go in that
+  // order once it has finished.
   bool is_sequence = true;
 };
 

@@ -170,7 +170,9 @@ PyNode MakeNode(const std::string& config_json, const CacheIdentity& identity,
                                                  delete dying;
                                                }
                                              });
-  node.manager = std::make_shared<PyManager>(node.node, book, nb::cast<nb::sequence>(answers));
+  const PyManager::Options options{config.enable_kv_events, config.store_threshold};
+  node.manager =
+      std::make_shared<PyManager>(node.node, book, nb::cast<nb::sequence>(answers), options);
   return node;
 }
 
@@ -331,21 +333,32 @@ void BindNode(nb::module_& m) {
              nb::cast<PyManagerLock&>(self).manager->Lock();
              return nb::borrow(self);
            })
-      .def("__exit__", [](PyManagerLock& lock, nb::args) { lock.manager->Unlock(); });
+      .def("__exit__", [](PyManagerLock& lock, nb::args) { lock.manager->Unlock(); })
+      .def(
+          "acquire",
+          [](PyManagerLock& lock, bool blocking, double timeout) {
+            if (!blocking) return lock.manager->TryLockFor(0);
+            if (timeout >= 0) return lock.manager->TryLockFor(timeout);
+            lock.manager->Lock();
+            return true;
+          },
+          nb::arg("blocking") = true, nb::arg("timeout") = -1.0)
+      .def("release", [](PyManagerLock& lock) { lock.manager->Unlock(); });
 
   nb::class_<PyManager>(m, "Manager")
       .def_prop_ro("lock",
                    [](std::shared_ptr<PyManager> self) { return PyManagerLock{std::move(self)}; })
-      .def_prop_ro("lookups", &PyManager::lookups)
-      .def_prop_ro("hits", &PyManager::hits)
+      .def("holds_lock", &PyManager::HoldsLock)
       .def("on_new_request", &PyManager::OnNewRequest, nb::arg(), nb::arg() = ~std::uint32_t{0},
            nb::arg().none() = nb::none())
       .def("lookup", &PyManager::Lookup)
       .def("get_load_source", &PyManager::GetLoadSource)
-      .def("prepare_load", &PyManager::PrepareLoad)
+      .def("prepare_load", &PyManager::PrepareLoad, nb::arg(), nb::arg(),
+           nb::arg("ends").none() = nb::none())
       .def("complete_load", &PyManager::CompleteLoad)
       .def("touch", &PyManager::Touch)
-      .def("prepare_store", &PyManager::PrepareStore, nb::arg(), nb::arg(), nb::arg() = true)
+      .def("prepare_store", &PyManager::PrepareStore, nb::arg(), nb::arg(),
+           nb::arg("is_sequence") = true, nb::arg("ends").none() = nb::none())
       .def("complete_store", &PyManager::CompleteStore, nb::arg(), nb::arg(),
            nb::arg("success") = true)
       .def("on_request_finished", &PyManager::OnRequestFinished)

@@ -20,6 +20,7 @@ using terrace::SlotId;
 namespace {
 
 constexpr const char* kHolder = "engine, by Python";
+constexpr std::size_t kChangedChunksMax = 1 << 18;  // That wait for take_events().
 
 // Differs for each thread.
 const void* ThisThread() {
@@ -49,14 +50,20 @@ PyManager::Region::~Region() {
 }
 
 PyManager::PyManager(std::shared_ptr<terrace::Node> node, std::shared_ptr<RequestBook> book,
-                     nb::sequence answers)
-    : node_(std::move(node)), manager_(node_->manager()), book_(std::move(book)) {
+                     nb::sequence answers, Options options)
+    : node_(std::move(node)),
+      manager_(node_->manager()),
+      book_(std::move(book)),
+      options_(options) {
   if (nb::len(answers) != 4) throw nb::value_error("answers are four: miss, hit, pending, retry");
   for (std::size_t i = 0; i < 4; ++i) answers_[i] = answers[i];
   slot_writers_.resize(node_->host_slots().slot_count);
 }
 
-PyManager::~PyManager() = default;
+// A lock that nobody can give back any more must not keep the node from ending.
+PyManager::~PyManager() {
+  if (HoldsLock()) Unlock();
+}
 
 void PyManager::Lock() {
   if (owner_.load(std::memory_order_relaxed) == ThisThread()) {
@@ -71,6 +78,21 @@ void PyManager::Lock() {
   owner_.store(ThisThread(), std::memory_order_relaxed);
 }
 
+bool PyManager::TryLockFor(double timeout_s) {
+  if (HoldsLock()) {
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this thread holds the manager's lock already; it is not re-entrant");
+    throw nb::python_error();
+  }
+  bool locked = manager_.TryLockFor(std::chrono::nanoseconds(0), Lane::kEngine, kHolder);
+  if (!locked && timeout_s > 0) {
+    nb::gil_scoped_release released;
+    locked = manager_.TryLockFor(Milliseconds(timeout_s), Lane::kEngine, kHolder);
+  }
+  if (locked) owner_.store(ThisThread(), std::memory_order_relaxed);
+  return locked;
+}
+
 void PyManager::Unlock() {
   if (owner_.load(std::memory_order_relaxed) != ThisThread()) {
     PyErr_SetString(PyExc_RuntimeError, "this thread does not hold the manager's lock");
@@ -79,6 +101,8 @@ void PyManager::Unlock() {
   owner_.store(nullptr, std::memory_order_relaxed);
   manager_.Unlock();
 }
+
+bool PyManager::HoldsLock() const { return owner_.load(std::memory_order_relaxed) == ThisThread(); }
 
 PyManager::Entry* PyManager::FindEntry(nb::handle name) {
   if (name.ptr() == last_name_.ptr()) return last_entry_;
@@ -157,9 +181,17 @@ nb::object PyManager::Lookup(nb::handle key, nb::handle request) {
   const ChunkKey parsed = KeyOf(key);
   Region region(*this);
   manager_.AssertHeld();
-  const LookupResult result = manager_.Lookup(parsed, EntryOf(request).request);
-  lookups_ += result == LookupResult::kHit || result == LookupResult::kMiss;
-  hits_ += result == LookupResult::kHit;
+  Entry& entry = EntryOf(request);
+  const bool timed = hit_time_.count % 16 == 0;
+  std::chrono::steady_clock::time_point began;
+  if (timed) began = std::chrono::steady_clock::now();
+  const LookupResult result = manager_.Lookup(parsed, entry.request);
+  if (result == LookupResult::kHit) {
+    if (timed) last_hit_time_ = std::chrono::steady_clock::now() - began;
+    hit_time_.Add(last_hit_time_);
+  } else if (result == LookupResult::kMiss) {
+    ++misses_;
+  }
   return answers_[static_cast<std::size_t>(result)];
 }
 
@@ -171,13 +203,20 @@ nb::str PyManager::GetLoadSource(nb::handle key, nb::handle request) {
   return nb::str(source.data(), source.size());
 }
 
-nb::list PyManager::PrepareLoad(nb::handle keys, nb::handle request) {
+void PyManager::CheckEnds(const std::optional<std::vector<std::uint32_t>>& ends) const {
+  if (ends && ends->size() != keys_.keys.size()) throw nb::value_error("as many ends as keys");
+}
+
+nb::list PyManager::PrepareLoad(nb::handle keys, nb::handle request,
+                                const std::optional<std::vector<std::uint32_t>>& ends) {
   Region region(*this);
   manager_.AssertHeld();
   KeysOf(keys, keys_);
+  CheckEnds(ends);
   Entry& entry = EntryOf(request);
   slots_.resize(keys_.keys.size());
-  if (!manager_.PrepareLoad(keys_.keys, entry.request, slots_)) {
+  if (!manager_.PrepareLoad(keys_.keys, entry.request, slots_,
+                            ends ? terrace::ChunkEnds(*ends) : terrace::ChunkEnds())) {
     Raise({ErrorCode::kNotFound,
            "prepare to load " + std::to_string(slots_.size()) +
                " chunks: one of them is not in host memory any more; look it up under the same "
@@ -228,15 +267,19 @@ void PyManager::Touch(nb::handle keys, nb::handle request) {
   manager_.Touch(keys_.keys, EntryOf(request).request);
 }
 
-nb::object PyManager::PrepareStore(nb::handle keys, nb::handle request, bool is_sequence) {
+nb::object PyManager::PrepareStore(nb::handle keys, nb::handle request, bool is_sequence,
+                                   const std::optional<std::vector<std::uint32_t>>& ends) {
   Region region(*this);
   manager_.AssertHeld();
   KeysOf(keys, keys_);
+  CheckEnds(ends);
   Entry& entry = EntryOf(request);
   entry.request.is_sequence = is_sequence;
-  if (manager_.PrepareStore(keys_.keys, entry.request, plan_) == terrace::StoreOutcome::kNoRoom) {
-    return nb::none();
-  }
+  const auto outcome = manager_.PrepareStore(
+      keys_.keys, entry.request, plan_, ends ? terrace::ChunkEnds(*ends) : terrace::ChunkEnds());
+  if (plan_.wanted > 0) ++store_sizes_[plan_.wanted];
+  if (outcome == terrace::StoreOutcome::kNoRoom) return nb::none();
+  if (!plan_.evicted.empty()) NoteChanges();
   nb::list kept;
   std::size_t at = 0;
   for (const ChunkKey& key : plan_.keys) {  // A subset, in the offer's order.
@@ -256,9 +299,12 @@ void PyManager::CompleteStore(nb::handle keys, nb::handle /*request*/, bool succ
   KeysOf(keys, keys_);
   // In one call for each request, as a rule one.
   slots_.clear();
+  std::vector<ChunkKey> failed;
   for (const ChunkKey& key : keys_.keys) {
     const auto slot = manager_.SlotOf(key);
-    if (slot && slot_writers_[slot->value] != nullptr) slots_.push_back(*slot);
+    if (!slot || slot_writers_[slot->value] == nullptr) continue;
+    slots_.push_back(*slot);
+    if (!success) failed.push_back(key);
   }
   while (!slots_.empty()) {
     Entry& writer = *slot_writers_[slots_.front().value];
@@ -272,6 +318,7 @@ void PyManager::CompleteStore(nb::handle keys, nb::handle /*request*/, bool succ
     manager_.CompleteStore(own, writer.request, success ? CopyOutcome::kOk : CopyOutcome::kFailed);
     ForgetIfDone(writer);
   }
+  NoteChanges(std::move(failed));
 }
 
 void PyManager::OnRequestFinished(nb::handle request) {
@@ -307,19 +354,53 @@ bool PyManager::HasPendingWork() {
   return manager_.HasPendingWork();
 }
 
+void PyManager::NoteChanges(std::vector<ChunkKey> failed) {
+  if (!options_.records_events) return;
+  manager_.AssertHeld();
+  using Kind = Change::Kind;
+  // Of one call: changes of before have their own items.
+  const std::size_t before = changes_.size();
+  for (const terrace::CacheEvent& event : manager_.TakeEvents()) {
+    if (event.kind == terrace::CacheEvent::Kind::kLost) {
+      changes_lost_ = true;
+      continue;
+    }
+    const Kind kind =
+        event.kind == terrace::CacheEvent::Kind::kStored ? Kind::kStored : Kind::kRemoved;
+    if (changes_.size() == before || changes_.back().kind != kind) changes_.push_back({kind, {}});
+    changes_.back().keys.push_back(event.key);
+    ++changed_chunks_;
+  }
+  changed_chunks_ += failed.size();
+  if (!failed.empty()) changes_.push_back({Kind::kFailed, std::move(failed)});
+  if (changed_chunks_ > kChangedChunksMax) changes_lost_ = true;
+  if (changes_lost_) {
+    changes_.clear();
+    changed_chunks_ = 0;
+  }
+}
+
 nb::list PyManager::TakeEvents() {
   Region region(*this);
   manager_.AssertHeld();
+  NoteChanges();
   nb::list events;
-  for (const terrace::CacheEvent& event : manager_.TakeEvents()) {
-    using Kind = terrace::CacheEvent::Kind;
-    if (event.kind == Kind::kLost) {
-      events.append(nb::make_tuple("lost", nb::none()));
-    } else {
-      events.append(
-          nb::make_tuple(event.kind == Kind::kStored ? "stored" : "removed", BytesOf(event.key)));
+  if (std::exchange(changes_lost_, false)) events.append(nb::make_tuple("lost", nb::list()));
+  for (const Change& change : changes_) {
+    nb::list keys;
+    for (const ChunkKey& key : change.keys) {
+      // One that came back since is announced by what came of that.
+      if (change.kind == Change::Kind::kFailed && manager_.SlotOf(key)) continue;
+      keys.append(BytesOf(key));
     }
+    if (nb::len(keys) == 0) continue;
+    const char* kind = "stored";
+    if (change.kind == Change::Kind::kRemoved) kind = "removed";
+    if (change.kind == Change::Kind::kFailed) kind = "failed";
+    events.append(nb::make_tuple(kind, keys));
   }
+  changes_.clear();
+  changed_chunks_ = 0;
   return events;
 }
 
@@ -365,11 +446,16 @@ std::uint64_t PyManager::OnResetFlushed() {
 }
 
 bool PyManager::Drain(double timeout_s) {
+  if (HoldsLock()) {
+    PyErr_SetString(PyExc_RuntimeError, "drain() must be called without holding the lock");
+    throw nb::python_error();
+  }
   nb::gil_scoped_release released;
   return node_->Drain(Milliseconds(timeout_s));
 }
 
 void PyManager::Shutdown() {
+  if (HoldsLock()) Unlock();  // As after an engine's step that failed: nothing follows.
   nb::gil_scoped_release released;
   node_->Shutdown();
 }

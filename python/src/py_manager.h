@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -27,36 +28,47 @@ namespace terrace_kv {
 // the other way round: a thread that has the lock may wait for the interpreter (tiers in Python).
 class PyManager {
  public:
+  // Of the node's configuration.
+  struct Options {
+    bool records_events = false;
+    std::uint32_t store_threshold = 0;
+  };
+
   // `answers`: what lookup() returns, by terrace::LookupResult: miss, hit, pending, retry.
   PyManager(std::shared_ptr<terrace::Node> node, std::shared_ptr<RequestBook> book,
-            nb::sequence answers);
+            nb::sequence answers, Options options);
   ~PyManager();
 
   void Lock();
+  // The same with a bound: false if it could not be had in time.
+  bool TryLockFor(double timeout_s);
   void Unlock();
+  bool HoldsLock() const;
 
   // True if some tier wants all of its chunks offered.
   bool OnNewRequest(nb::handle request, std::uint32_t load_from, std::optional<std::string> route);
   nb::object Lookup(nb::handle key, nb::handle request);
   nb::str GetLoadSource(nb::handle key, nb::handle request);
-  nb::list PrepareLoad(nb::handle keys, nb::handle request);
+  // `ends`: see terrace::ChunkEnds.
+  nb::list PrepareLoad(nb::handle keys, nb::handle request,
+                       const std::optional<std::vector<std::uint32_t>>& ends);
   void CompleteLoad(nb::handle keys, nb::handle request);
   void Touch(nb::handle keys, nb::handle request);
   // None, or (keys, slots, evicted keys).
-  nb::object PrepareStore(nb::handle keys, nb::handle request, bool is_sequence);
+  nb::object PrepareStore(nb::handle keys, nb::handle request, bool is_sequence,
+                          const std::optional<std::vector<std::uint32_t>>& ends);
   void CompleteStore(nb::handle keys, nb::handle request, bool success);
   void OnRequestFinished(nb::handle request);
   void OnScheduleEnd(nb::object step);
   bool HasPendingWork();
+  // What came and went, one item for each call that changed something: (kind, keys).
   nb::list TakeEvents();
   nb::list ReadyChunks();
   nb::tuple ResetCache();
   std::uint64_t OnResetFlushed();
-  // Definite answers of Lookup(), and of them hits.
-  std::uint64_t lookups() const { return lookups_; }
-  std::uint64_t hits() const { return hits_; }
   nb::dict Stats();
   bool Drain(double timeout_s);
+  // Gives up the lock if its thread holds it.
   void Shutdown();
 
  private:
@@ -83,6 +95,16 @@ class PyManager {
     bool taken_;
   };
 
+  // The same kind of thing happened to these chunks, in one call.
+  struct Change {
+    enum class Kind : std::uint8_t { kStored, kRemoved, kFailed };
+    Kind kind;
+    std::vector<terrace::ChunkKey> keys;
+  };
+
+  // What the manager has recorded since, and then `failed`: chunks whose store failed.
+  void NoteChanges(std::vector<terrace::ChunkKey> failed = {});
+  void CheckEnds(const std::optional<std::vector<std::uint32_t>>& ends) const;
   Entry& EntryOf(nb::handle request);
   Entry* FindEntry(nb::handle name);
   Entry& Add(nb::handle request, nb::object name);
@@ -94,6 +116,7 @@ class PyManager {
   const std::shared_ptr<terrace::Node> node_;
   terrace::OffloadingManager& manager_;
   const std::shared_ptr<RequestBook> book_;
+  const Options options_;
   nb::object answers_[4];
   std::atomic<const void*> owner_{nullptr};  // The thread that is between Lock() and Unlock().
 
@@ -107,8 +130,15 @@ class PyManager {
   std::vector<Entry*> slot_writers_;  // By slot; null: no store of the engine writes it.
   std::unordered_map<std::uint64_t, Entry*> lingering_;  // Finished, copies under way.
 
-  std::uint64_t lookups_ = 0;
-  std::uint64_t hits_ = 0;
+  std::vector<Change> changes_;
+  std::size_t changed_chunks_ = 0;  // In changes_.
+  bool changes_lost_ = false;
+
+  // Of Lookup().
+  std::uint64_t misses_ = 0;
+  std::chrono::nanoseconds last_hit_time_{0};  // One hit in 16 is timed.
+  terrace::DurationHistogram hit_time_;
+  std::unordered_map<std::uint64_t, std::uint64_t> store_sizes_;  // How often by slots wanted.
 
   // Reused.
   Keys keys_;

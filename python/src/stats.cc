@@ -58,6 +58,7 @@ nb::dict DictOf(const terrace::TierStats& stats) {
   out["source"] = std::string(LoadSourceName(stats.source));
   out["queried_chunks"] = stats.queried_chunks;
   out["hit_chunks"] = stats.hit_chunks;
+  out["lookup_time"] = DictOf(stats.lookup_time);
   out["lookup_delay"] = DictOf(stats.lookup_delay);
   out["promotion"] = DictOf(stats.promotion);
   out["cascade"] = DictOf(stats.cascade);
@@ -107,7 +108,14 @@ nb::dict PyManager::Stats() {
   out["parked_chunks_overdue"] = stats.parked_chunks_overdue;
   out["peer_requests_overdue"] = stats.peer_requests_overdue;
   out["lookups_overdue"] = stats.lookups_overdue;
+  out["miss_time"] = DictOf(stats.miss_time);
+  out["hit_time"] = DictOf(hit_time_);
+  out["misses"] = misses_;
   out["resets"] = stats.resets;
+  out["store_threshold"] = options_.store_threshold;
+  nb::dict store_sizes;
+  for (const auto& [size, count] : store_sizes_) store_sizes[nb::int_(size)] = count;
+  out["store_sizes"] = store_sizes;
   nb::list sizes;
   for (const std::uint64_t count : stats.allocation_sizes) sizes.append(count);
   out["allocation_sizes"] = sizes;

@@ -71,6 +71,9 @@ class HostMemory:
 class ManagerLock:
     """Exclusive access to a manager, for as many calls as must agree. Not re-entrant."""
 
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """As threading.Lock.acquire()."""
+    def release(self) -> None: ...
     def __enter__(self) -> ManagerLock: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
@@ -82,32 +85,31 @@ class Manager:
 
     @property
     def lock(self) -> ManagerLock: ...
-    @property
-    def lookups(self) -> int:
-        """Definite answers of lookup(): hits and misses."""
-    @property
-    def hits(self) -> int: ...
+    def holds_lock(self) -> bool:
+        """Whether this thread does."""
     def on_new_request(self, request: Any, load_from: int = ..., transfer_params: str | None = None) -> bool:
         """First contact. `load_from`: bit i permits the source i of terrace/types.h; `transfer_params`: vLLM's
         kv_transfer_params as JSON. True if some tier wants all of its chunks offered."""
     def lookup(self, key: bytes, request: Any) -> Any:
         """Where the chunk is: one of the node's `answers`. O(1) if host memory has it."""
     def get_load_source(self, key: bytes, request: Any) -> str: ...
-    def prepare_load(self, keys: Iterable[bytes], request: Any) -> list[int]:
-        """Pins the chunks; their slots, in order. ChunkGone, and nothing pinned, if one is not ready."""
+    def prepare_load(self, keys: Iterable[bytes], request: Any, ends: Sequence[int] | None = None) -> list[int]:
+        """Pins the chunks; their slots, in order. ChunkGone, and nothing pinned, if one is not ready. `ends`: the token
+        of the request at which each chunk ends; None: they are in the order of its prefix."""
     def complete_load(self, keys: Iterable[bytes], request: Any) -> None: ...
     def touch(self, keys: Iterable[bytes], request: Any) -> None: ...
     def prepare_store(
-        self, keys: Iterable[bytes], request: Any, is_sequence: bool = True
+        self, keys: Iterable[bytes], request: Any, is_sequence: bool = True, ends: Sequence[int] | None = None
     ) -> tuple[list[bytes], list[int], list[bytes]] | None:
         """Reserves slots for those of `keys` that are absent: those keys, their slots, and the keys evicted for them.
-        None if there is no room now."""
+        None if there is no room now. `ends` as in prepare_load(); not `is_sequence`: the chunks are unrelated."""
     def complete_store(self, keys: Iterable[bytes], request: Any, success: bool = True) -> None: ...
     def on_request_finished(self, request: Any) -> None: ...
     def on_schedule_end(self, step: Any = None) -> None: ...
     def has_pending_work(self) -> bool: ...
-    def take_events(self) -> list[tuple[str, bytes | None]]:
-        """("stored" | "removed" | "lost", key), oldest first."""
+    def take_events(self) -> list[tuple[str, list[bytes]]]:
+        """(kind, keys), oldest first, an item for each call and kind. "stored", "removed"; "failed": their store did,
+        and they have not come back since; "lost": more happened than is kept, ready_chunks() is the truth."""
     def ready_chunks(self) -> list[bytes]: ...
     def reset_cache(self) -> tuple[int, int]:
         """Forgets everything at once: (chunks removed, slots that copies still use). Those of the engine's own copies
@@ -115,9 +117,11 @@ class Manager:
     def on_reset_flushed(self) -> int:
         """The engine's copies of before the last reset have ended; how many slots that freed."""
     def stats(self) -> dict[str, Any]:
-        """terrace/manager_stats.h, by the same names; times in seconds."""
+        """terrace/manager_stats.h, by the same names; times in seconds. And of this class: `misses` and `hit_time` (one
+        in 16 is measured) of lookup(), `store_sizes` (how many slots the stores wanted: how often)."""
     def drain(self, timeout_s: float) -> bool: ...
-    def shutdown(self) -> None: ...
+    def shutdown(self) -> None:
+        """The last call. The lock is free after it, also if this thread held it."""
 
 class Node:
     def __init__(

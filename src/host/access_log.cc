@@ -15,7 +15,7 @@ AccessLog::Entry* AccessLog::Find(Fingerprint fingerprint) {
 
 AccessLog::Entry* AccessLog::Add(Fingerprint fingerprint, Kind kind, SlotRef chunk) {
   if (2 * (entries_.size() + 1) > index_.size()) Grow();
-  entries_.push_back({fingerprint, chunk, kind, false});
+  entries_.push_back({fingerprint, chunk, 0, kind, false});
   std::size_t i = Home(fingerprint);
   while (index_[i] != 0) i = Next(i);
   index_[i] = static_cast<std::uint32_t>(entries_.size());
@@ -32,9 +32,32 @@ void AccessLog::Grow() {
 }
 
 void AccessLog::Place(Entry* entry) {
+  Place(entry, order_.empty() ? 0 : entries_[order_.back()].end);
+}
+
+void AccessLog::Place(Entry* entry, std::uint32_t end) {
   if (entry->placed) return;
   entry->placed = true;
-  order_.push_back(static_cast<std::uint32_t>(entry - entries_.data()));
+  entry->end = end;
+  const auto place = static_cast<std::uint32_t>(entry - entries_.data());
+  if (order_.empty() || entries_[order_.back()].end <= end) {
+    order_.push_back(place);
+    return;
+  }
+  order_.insert(
+      std::upper_bound(order_.begin(), order_.end(), end,
+                       [&](std::uint32_t e, std::uint32_t i) { return e < entries_[i].end; }),
+      place);
+}
+
+std::size_t AccessLog::PlaceOf(const Entry& entry) const {
+  const auto place = static_cast<std::uint32_t>(&entry - entries_.data());
+  // Mostly it came last.
+  if (order_.back() == place) return order_.size() - 1;
+  const auto first =
+      std::lower_bound(order_.begin(), order_.end(), entry.end,
+                       [&](std::uint32_t i, std::uint32_t end) { return entries_[i].end < end; });
+  return static_cast<std::size_t>(std::find(first, order_.end(), place) - order_.begin());
 }
 
 void AccessLog::Clear() {
@@ -52,6 +75,7 @@ void AccessLog::Clear() {
   entries_.clear();
   order_.clear();
   tail = placed_tail = SlotRef{};
+  is_sequence = true;
 }
 
 }  // namespace terrace

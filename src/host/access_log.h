@@ -28,6 +28,7 @@ class AccessLog {
   struct Entry {
     Fingerprint fingerprint;
     SlotRef chunk;
+    std::uint32_t end;  // By which they are ordered, if placed.
     Kind kind;
     bool placed;  // Has its place in the order.
   };
@@ -38,6 +39,17 @@ class AccessLog {
   Entry* Add(Fingerprint fingerprint, Kind kind, SlotRef chunk);
   // Gives the entry its place in the order, behind those that have one, unless it has one.
   void Place(Entry* entry);
+  // The same, behind those alone whose end is not higher.
+  // Cost: O(1) if that is all of them; else O(log placed, and those behind it).
+  void Place(Entry* entry, std::uint32_t end);
+  // Calls visit(entry) for those placed before a placed one, the nearest first, until it says true.
+  // Cost: O(log placed), and the visits.
+  template <typename Visitor>
+  void FindBefore(const Entry& entry, Visitor visit) const {
+    for (std::size_t i = PlaceOf(entry); i-- > 0;) {
+      if (visit(entries_[order_[i]])) return;
+    }
+  }
 
   // Calls visit(entry) for those with a place, in order, then for the others.
   template <typename Visitor>
@@ -53,6 +65,7 @@ class AccessLog {
   SlotRef tail;         // The last chunk of the request that was stored, promoted or used.
   SlotRef placed_tail;  // The same, of those that have a place.
   std::uint64_t refreshed_at = 0;  // On the host tier's clock.
+  bool is_sequence = true;         // As Request::is_sequence, when it stored last.
 
  private:
   std::size_t Home(Fingerprint fingerprint) const {
@@ -60,6 +73,7 @@ class AccessLog {
   }
   std::size_t Next(std::size_t i) const { return i + 1 == index_.size() ? 0 : i + 1; }
   void Grow();
+  std::size_t PlaceOf(const Entry& entry) const;
 
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> order_;  // Places in entries_.

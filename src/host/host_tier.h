@@ -69,6 +69,11 @@ class HostTier {
   // Where the chunk is or will be; nullopt if it is absent.
   std::optional<SlotId> SlotOf(const ChunkKey& key) const { return table_.Find(key); }
   const ChunkKey& KeyOf(SlotId slot) const { return table_[slot].key; }
+  // Whether the slot's chunk was forgotten while it was copied.
+  bool IsOrphan(SlotId slot) const {
+    const SlotTable::State state = table_[slot].state;
+    return state == SlotTable::State::kOrphanWriting || state == SlotTable::State::kOrphanPinned;
+  }
   // Whether the slot holds a chunk that can be found and read.
   bool IsReady(SlotId slot) const { return table_[slot].state == SlotTable::State::kReady; }
   // Calls visit(key) for every ready chunk: what there is to know after CacheEvent::Kind::kLost.
@@ -97,7 +102,9 @@ class HostTier {
     RequestId request;   // What it stored or used is not evicted for it.
     std::uint64_t hold;  // Nor is what Use() found in this hold.
     Purpose purpose = Purpose::kStore;
-    bool spare_own = true;  // Else what it stored or used is evicted like anything.
+    // As Request::is_sequence: else what it stored or used is evicted like anything.
+    bool is_sequence = true;
+    ChunkEnds ends = {};  // Of the keys, in a store.
   };
   // Reserves slots for the absent ones of `keys`, in order, in state writing; in a store, not for
   // those that were not offered often enough. All or nothing: false, an empty plan and no change if
@@ -113,9 +120,10 @@ class HostTier {
 
   // The request used these chunks, in prefix order. A chunk counts as used once per request; one
   // that the request itself stored or had promoted does not count.
-  void RecordAccess(RequestId request, std::span<const SlotId> slots);
-  // The same for those of `keys` that are there.
-  void RecordAccess(RequestId request, std::span<const ChunkKey> keys);
+  void RecordAccess(RequestId request, std::span<const SlotId> slots, ChunkEnds ends = {});
+  // Those of `keys` that are there are as recent as now, whoever stored them and however often it
+  // was said before; else the same.
+  void Touch(RequestId request, std::span<const ChunkKey> keys);
   // What the request used is as recent as now, its early chunks more than its late ones. Nothing if
   // it used nothing.
   void OnRequestFinished(RequestId request);
@@ -178,20 +186,29 @@ class HostTier {
   SlotRef RefTo(SlotId slot) const { return {slot, table_[slot].generation}; }
   // Notes that the request uses a chunk that is there. What the policy must hear of it goes to
   // accesses_.
-  void NoteAccess(AccessLog& log, Fingerprint fingerprint, SlotId slot);
-  // `before`: the request's tail before them.
-  void ApplyAccesses(const SlotRef& before);
+  void NoteAccess(AccessLog& log, Fingerprint fingerprint, SlotId slot,
+                  std::optional<std::uint32_t> end = {});
+  void ApplyAccesses(std::optional<SlotId> parent);  // accesses_, one after the other.
+  void ApplyAccesses(std::span<const ChunkAccess> accesses, std::optional<SlotId> parent);
+  void ApplyAccessesByEnd(AccessLog& log);
+  // The nearest chunk before this one in the order of the request that is there.
+  std::optional<SlotId> ParentInOrder(const AccessLog& log, const AccessLog::Entry& entry) const;
+  // Fills by_end_ with the places of `ends` from low to high; false, and nothing, if they are so
+  // anyway.
+  bool SortByEnd(ChunkEnds ends);
   void Refresh(AccessLog& log);
   void RefreshIfAged(AccessLog& log);
 
   // Fills offer_.
   void LookUpOffer(std::span<const ChunkKey> keys);
   // Fills plan.keys and misses_, and notes the accesses of a store.
-  void ChooseWanted(std::span<const ChunkKey> keys, Purpose purpose, AccessLog& log,
+  void ChooseWanted(std::span<const ChunkKey> keys, const Reservation& reservation, AccessLog& log,
                     StorePlan& plan);
+  void NoteOffered(Offered& offered, const Reservation& reservation,
+                   std::optional<std::uint32_t> end, AccessLog& log);
   void CountAllocation(std::uint64_t chunks);
-  void TakeSlots(std::span<const ChunkKey> keys, const SlotRef& before, AccessLog& log,
-                 StorePlan& plan);
+  void TakeSlots(std::span<const ChunkKey> keys, const Reservation& reservation,
+                 const SlotRef& before, AccessLog& log, StorePlan& plan);
   bool MakeRoom(std::uint32_t count, const Reservation& reservation, AccessLog& own,
                 StorePlan& plan);
   void Record(CacheEvent::Kind kind, const ChunkKey& key) {
@@ -232,6 +249,7 @@ class HostTier {
   std::vector<std::uint32_t> offer_counts_;
   std::vector<Fingerprint> misses_;
   std::vector<ChunkAccess> accesses_;
+  std::vector<std::uint32_t> by_end_;
   std::vector<SlotId> victims_;
 };
 

@@ -1,5 +1,6 @@
 // HostTier: making room, and who used what.
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 #include "host/host_tier.h"
@@ -19,7 +20,7 @@ class HostTier::Evictable final : public EvictionFilter {
     if (slot.spared_in == tier_.offer_number_ || slot.used_in_hold == reservation_.hold) {
       return false;
     }
-    if (!reservation_.spare_own) return true;
+    if (!reservation_.is_sequence) return true;
     // A request's suffix is useless without its prefix.
     const AccessLog::Entry* const entry = own_.Find(KeyHash(slot.key));
     return entry == nullptr || entry->chunk.slot != id ||
@@ -37,13 +38,21 @@ bool HostTier::Reserve(std::span<const ChunkKey> keys, const Reservation& reserv
   plan.keys.clear();
   plan.slots.clear();
   plan.evicted.clear();
+  TERRACE_CHECK(reservation.ends.empty() || reservation.ends.size() == keys.size(),
+                "as many ends as keys");
   AccessLog& log = LogOf(reservation.request);
+  log.is_sequence = reservation.is_sequence;
   const SlotRef tail = log.tail;
   const SlotRef placed_tail = log.placed_tail;
   LookUpOffer(keys);
-  ChooseWanted(keys, reservation.purpose, log, plan);
-  ApplyAccesses(placed_tail);
+  ChooseWanted(keys, reservation, log, plan);
+  if (reservation.ends.empty()) {
+    ApplyAccesses(Parent(placed_tail));
+  } else {
+    ApplyAccessesByEnd(log);
+  }
   if (!misses_.empty()) policy_->OnMiss(misses_);
+  plan.wanted = plan.keys.size();
   if (plan.keys.empty()) return true;
 
   const auto wanted = static_cast<std::uint32_t>(plan.keys.size());
@@ -53,7 +62,7 @@ bool HostTier::Reserve(std::span<const ChunkKey> keys, const Reservation& reserv
     plan.keys.clear();
     return false;
   }
-  TakeSlots(keys, tail, log, plan);
+  TakeSlots(keys, reservation, tail, log, plan);
   writing_count_ += wanted;
   clock_ += wanted;
   RefreshIfAged(log);
@@ -78,37 +87,69 @@ void HostTier::LookUpOffer(std::span<const ChunkKey> keys) {
   }
 }
 
-void HostTier::ChooseWanted(std::span<const ChunkKey> keys, Purpose purpose, AccessLog& log,
-                            StorePlan& plan) {
+void HostTier::ChooseWanted(std::span<const ChunkKey> keys, const Reservation& reservation,
+                            AccessLog& log, StorePlan& plan) {
   accesses_.clear();
   misses_.clear();
-  const bool is_store = purpose == Purpose::kStore;
-  const bool counted = is_store && tracker_;
-  if (counted) {
+  if (reservation.purpose == Purpose::kStore && tracker_) {
     fingerprints_.clear();
     for (const Offered& offered : offer_) fingerprints_.push_back(offered.fingerprint);
     tracker_->Count(fingerprints_, offer_counts_);
   }
   for (std::size_t i = 0; i < keys.size(); ++i) {
     Offered& offered = offer_[i];
-    if (offered.found.generation != 0) {
-      if (is_store) NoteAccess(log, offered.fingerprint, offered.found.slot);
-      continue;
-    }
-    if (counted && offer_counts_[i] < store_threshold_) {
+    if (offered.found.generation != 0) continue;
+    if (reservation.purpose == Purpose::kStore && tracker_ && offer_counts_[i] < store_threshold_) {
       ++skipped_total_;
       continue;
     }
     offered.wanted = true;
     plan.keys.push_back(keys[i]);
-    AccessLog::Entry* entry = log.Find(offered.fingerprint);
-    if (entry == nullptr) {
-      entry = log.Add(offered.fingerprint, AccessLog::Kind::kMissed, {});
-      misses_.push_back(offered.fingerprint);
-    }
-    offered.was_placed = entry->placed;
-    if (is_store) log.Place(entry);
   }
+  if (reservation.ends.empty()) {
+    for (Offered& offered : offer_) NoteOffered(offered, reservation, std::nullopt, log);
+  } else if (!SortByEnd(reservation.ends)) {
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      NoteOffered(offer_[i], reservation, reservation.ends[i], log);
+    }
+  } else {
+    for (const std::uint32_t i : by_end_) {
+      NoteOffered(offer_[i], reservation, reservation.ends[i], log);
+    }
+  }
+}
+
+void HostTier::NoteOffered(Offered& offered, const Reservation& reservation,
+                           std::optional<std::uint32_t> end, AccessLog& log) {
+  const bool is_store = reservation.purpose == Purpose::kStore;
+  if (offered.found.generation != 0) {
+    if (is_store) NoteAccess(log, offered.fingerprint, offered.found.slot, end);
+    return;
+  }
+  if (!offered.wanted) return;
+  AccessLog::Entry* entry = log.Find(offered.fingerprint);
+  if (entry == nullptr) {
+    entry = log.Add(offered.fingerprint, AccessLog::Kind::kMissed, {});
+    misses_.push_back(offered.fingerprint);
+  }
+  offered.was_placed = entry->placed;
+  if (!is_store) return;
+  if (end) {
+    log.Place(entry, *end);
+  } else {
+    log.Place(entry);
+  }
+}
+
+bool HostTier::SortByEnd(ChunkEnds ends) {
+  if (std::is_sorted(ends.begin(), ends.end())) return false;
+  by_end_.resize(ends.size());
+  std::iota(by_end_.begin(), by_end_.end(), 0);
+  // Places break ties: as std::stable_sort(), which takes memory.
+  std::sort(by_end_.begin(), by_end_.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return ends[a] != ends[b] ? ends[a] < ends[b] : a < b;
+  });
+  return true;
 }
 
 void HostTier::CountAllocation(std::uint64_t chunks) {
@@ -121,8 +162,9 @@ void HostTier::CountAllocation(std::uint64_t chunks) {
   allocation_chunks_ += chunks;
 }
 
-void HostTier::TakeSlots(std::span<const ChunkKey> keys, const SlotRef& before, AccessLog& log,
-                         StorePlan& plan) {
+void HostTier::TakeSlots(std::span<const ChunkKey> keys, const Reservation& reservation,
+                         const SlotRef& before, AccessLog& log, StorePlan& plan) {
+  const bool by_end = !reservation.ends.empty();
   std::optional<SlotId> parent = Parent(before);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const Offered& offered = offer_[i];
@@ -130,14 +172,18 @@ void HostTier::TakeSlots(std::span<const ChunkKey> keys, const SlotRef& before, 
       if (offered.found.generation != 0) parent = offered.found.slot;
       continue;
     }
-    // It was the request's before and is gone: it does not continue what came after it.
-    if (i == 0 && offered.was_placed) parent.reset();
+    AccessLog::Entry& entry = *log.Find(offered.fingerprint);
+    if (by_end) {
+      parent = ParentInOrder(log, entry);
+    } else if (!reservation.is_sequence || (i == 0 && offered.was_placed)) {
+      // It was the request's before and is gone: it does not continue what came after it.
+      parent.reset();
+    }
     const SlotId slot = table_.Take(offered.fingerprint, keys[i]);
     policy_->OnInsert(slot, offered.fingerprint, parent);
     plan.slots.push_back(slot);
     if (parent) table_[*parent].next = slot.value;
     parent = slot;
-    AccessLog::Entry& entry = *log.Find(offered.fingerprint);
     entry.chunk = RefTo(slot);
     entry.kind = AccessLog::Kind::kOwn;
     log.tail = entry.chunk;
@@ -204,7 +250,8 @@ std::optional<SlotId> HostTier::Parent(const SlotRef& chunk) const {
   return chunk.slot;
 }
 
-void HostTier::NoteAccess(AccessLog& log, Fingerprint fingerprint, SlotId slot) {
+void HostTier::NoteAccess(AccessLog& log, Fingerprint fingerprint, SlotId slot,
+                          std::optional<std::uint32_t> end) {
   using Kind = AccessLog::Kind;
   const SlotRef now = RefTo(slot);
   const bool ready = IsReady(slot);
@@ -221,43 +268,96 @@ void HostTier::NoteAccess(AccessLog& log, Fingerprint fingerprint, SlotId slot) 
   } else if (!entry->placed) {
     accesses_.push_back({slot, ChunkAccess::Kind::kOwn});
   }
-  log.Place(entry);
+  if (end) {
+    log.Place(entry, *end);
+  } else {
+    log.Place(entry);
+  }
   log.tail = log.placed_tail = now;
 }
 
-void HostTier::ApplyAccesses(const SlotRef& before) {
-  if (accesses_.empty()) return;
-  std::optional<SlotId> parent = Parent(before);
-  for (const ChunkAccess& access : accesses_) {
-    if (parent == access.slot) parent.reset();
-  }
-  policy_->OnAccess(accesses_, parent);
-  clock_ += accesses_.size();
+std::optional<SlotId> HostTier::ParentInOrder(const AccessLog& log,
+                                              const AccessLog::Entry& entry) const {
+  std::optional<SlotId> parent;
+  log.FindBefore(entry, [&](const AccessLog::Entry& before) {
+    if (!IsThere(before.chunk)) return false;
+    parent = before.chunk.slot;
+    return true;
+  });
+  return parent;
 }
 
-void HostTier::RecordAccess(RequestId request, std::span<const SlotId> slots) {
+void HostTier::ApplyAccesses(std::optional<SlotId> parent) { ApplyAccesses(accesses_, parent); }
+
+void HostTier::ApplyAccesses(std::span<const ChunkAccess> accesses, std::optional<SlotId> parent) {
+  if (accesses.empty()) return;
+  for (const ChunkAccess& access : accesses) {
+    if (parent == access.slot) parent.reset();
+  }
+  policy_->OnAccess(accesses, parent);
+  clock_ += accesses.size();
+}
+
+// In runs of chunks that follow each other in the order of the request: others may lie between.
+void HostTier::ApplyAccessesByEnd(AccessLog& log) {
+  std::size_t begin = 0;
+  std::optional<SlotId> parent;
+  for (std::size_t i = 0; i < accesses_.size(); ++i) {
+    const AccessLog::Entry& entry = *log.Find(KeyHash(table_[accesses_[i].slot].key));
+    const std::optional<SlotId> before = ParentInOrder(log, entry);
+    if (i > 0 && before == accesses_[i - 1].slot) continue;
+    ApplyAccesses(std::span(accesses_).subspan(begin, i - begin), parent);
+    begin = i;
+    parent = before;
+  }
+  ApplyAccesses(std::span(accesses_).subspan(begin), parent);
+}
+
+void HostTier::RecordAccess(RequestId request, std::span<const SlotId> slots, ChunkEnds ends) {
+  TERRACE_CHECK(ends.empty() || ends.size() == slots.size(), "as many ends as slots");
   AccessLog& log = LogOf(request);
   const SlotRef before = log.placed_tail;
   accesses_.clear();
-  for (SlotId slot : slots) NoteAccess(log, KeyHash(table_[slot].key), slot);
-  ApplyAccesses(before);
+  const auto note = [&](std::size_t i, std::optional<std::uint32_t> end) {
+    NoteAccess(log, KeyHash(table_[slots[i]].key), slots[i], end);
+  };
+  if (ends.empty()) {
+    for (std::size_t i = 0; i < slots.size(); ++i) note(i, std::nullopt);
+    ApplyAccesses(Parent(before));
+  } else {
+    const bool sorted = !SortByEnd(ends);
+    for (std::size_t n = 0; n < slots.size(); ++n) {
+      const std::size_t i = sorted ? n : by_end_[n];
+      note(i, ends[i]);
+    }
+    ApplyAccessesByEnd(log);
+  }
   RefreshIfAged(log);
 }
 
-void HostTier::RecordAccess(RequestId request, std::span<const ChunkKey> keys) {
+void HostTier::Touch(RequestId request, std::span<const ChunkKey> keys) {
   AccessLog& log = LogOf(request);
   const SlotRef before = log.placed_tail;
   LookUpOffer(keys);
   accesses_.clear();
+  // What the request had before does not continue what came after it.
+  bool again = false;
   for (const Offered& offered : offer_) {
-    if (offered.found.generation != 0) NoteAccess(log, offered.fingerprint, offered.found.slot);
+    if (offered.found.generation == 0) continue;
+    const std::size_t told = accesses_.size();
+    NoteAccess(log, offered.fingerprint, offered.found.slot);
+    if (accesses_.size() > told) continue;
+    if (accesses_.empty()) again = true;
+    const bool own = log.Find(offered.fingerprint)->kind == AccessLog::Kind::kOwn;
+    accesses_.push_back(
+        {offered.found.slot, own ? ChunkAccess::Kind::kOwn : ChunkAccess::Kind::kRepeat});
   }
-  ApplyAccesses(before);
+  ApplyAccesses(again ? std::nullopt : Parent(before));
   RefreshIfAged(log);
 }
 
 void HostTier::RefreshIfAged(AccessLog& log) {
-  if (clock_ - log.refreshed_at >= refresh_interval_) Refresh(log);
+  if (log.is_sequence && clock_ - log.refreshed_at >= refresh_interval_) Refresh(log);
 }
 
 void HostTier::Refresh(AccessLog& log) {

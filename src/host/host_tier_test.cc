@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
 #include <random>
 #include <utility>
 
@@ -17,6 +19,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing_support::Key;
 using testing_support::Keys;
+using Reservation = HostTier::Reservation;
 using State = HostTier::State;
 using EventKind = CacheEvent::Kind;
 
@@ -60,6 +63,12 @@ std::vector<SlotId> Pin(HostTier& tier, const std::vector<ChunkKey>& keys, PinHo
   std::vector<SlotId> slots(keys.size());
   EXPECT_TRUE(tier.Pin(keys, holder, slots));
   return slots;
+}
+
+void RecordAccess(HostTier& tier, RequestId request, const std::vector<ChunkKey>& keys) {
+  std::vector<SlotId> slots;
+  for (const ChunkKey& key : keys) slots.push_back(tier.SlotOf(key).value());
+  tier.RecordAccess(request, slots);
 }
 
 // Makes room for one more chunk and says which of `keys` went.
@@ -239,7 +248,7 @@ TEST(HostTier, ALongRunningRequestsNewestChunkIsNotTheFirstVictim) {
 TEST(HostTier, ASharedPrefixOutlivesWhatContinuesIt) {
   HostTier tier = MakeTier(8);
   Store(tier, kA, Keys(1, 2));
-  tier.RecordAccess(kB, Keys(1, 2));
+  RecordAccess(tier, kB, Keys(1, 2));
   Store(tier, kB, Keys(20, 1));
   tier.OnRequestFinished(kB);
   Store(tier, kC, Keys(30, 2));
@@ -264,7 +273,7 @@ TEST(HostTier, UseByALaterRequestRefreshes) {
   HostTier tier = MakeTier(4);
   StoreAndFinish(tier, kA, Keys(1, 2));
   StoreAndFinish(tier, kB, Keys(10, 2));
-  tier.RecordAccess(kC, Keys(1, 2));
+  RecordAccess(tier, kC, Keys(1, 2));
   EXPECT_THAT(Evict(tier, {Key(1), Key(2), Key(10), Key(11)}), ElementsAre(Key(11)));
   tier.OnRequestFinished(kC);
   tier.OnRequestFinished(kC);  // Of an unknown request: nothing.
@@ -276,7 +285,7 @@ TEST(HostTier, UseByALaterRequestRefreshes) {
 TEST(HostTier, AnOldUseDoesNotRefreshTheSlotsNewChunk) {
   HostTier tier = MakeTier(16);
   StoreAndFinish(tier, kA, Keys(1, 1));
-  tier.RecordAccess(kB, Keys(1, 1));  // B goes on ...
+  RecordAccess(tier, kB, Keys(1, 1));  // B goes on ...
   for (std::uint64_t i = 0; i < 16; ++i) StoreAndFinish(tier, RequestId(10 + i), Keys(10 + i, 1));
   ASSERT_EQ(tier.Find(Key(1)), State::kAbsent);  // ... its chunk 1 is evicted for another ...
   StoreAndFinish(tier, RequestId(50), Keys(50, 1));
@@ -384,7 +393,7 @@ TEST(HostTier, AReuseIsToldOncePerRequestAndKeyAndNotOfItsOwnChunks) {
   HostTier& tier = spied.tier;
   Store(tier, kA, Keys(1, 2));
   EXPECT_TRUE(Reserve(tier, kA, Keys(1, 3)));  // Stored, then offered again.
-  tier.RecordAccess(kA, Keys(1, 2));           // Loaded by the same request.
+  RecordAccess(tier, kA, Keys(1, 2));          // Loaded by the same request.
   EXPECT_THAT(spied.told.reused, IsEmpty());
   for (int i = 0; i < 3; ++i) {
     const std::vector<SlotId> slots = {*tier.SlotOf(Key(1)), *tier.SlotOf(Key(2))};
@@ -404,10 +413,10 @@ TEST(HostTier, AReuseIsToldAlsoIfThereIsNoRoomForTheRestOfTheOffer) {
 TEST(HostTier, AChunkSeenWhileItWasWrittenIsReusedOnceItIsReady) {
   Spied spied(4);
   const auto plan = Reserve(spied.tier, kA, Keys(1, 1));
-  spied.tier.RecordAccess(kB, Keys(1, 1));
+  RecordAccess(spied.tier, kB, Keys(1, 1));
   EXPECT_THAT(spied.told.reused, IsEmpty());
   spied.tier.Publish(plan->slots, CopyOutcome::kOk);
-  spied.tier.RecordAccess(kB, Keys(1, 1));
+  RecordAccess(spied.tier, kB, Keys(1, 1));
   EXPECT_THAT(spied.told.reused, ElementsAre(SlotId(0)));
   StoreAndFinish(spied.tier, kC, Keys(10, 3));
   EXPECT_THAT(Evict(spied.tier, Keys(1, 1)), ElementsAre(Key(1)));
@@ -422,7 +431,7 @@ TEST(HostTier, APromotedChunkIsItsRequestsOwnAndHasItsPlaceInThePrefix) {
     ASSERT_TRUE(tier.Reserve(Keys(key, 1), {kB, NextHold(), HostTier::Purpose::kPromotion}, plan));
     tier.Publish(plan.slots, CopyOutcome::kOk);
   }
-  tier.RecordAccess(kB, Keys(1, 3));
+  RecordAccess(tier, kB, Keys(1, 3));
   Store(tier, kB, Keys(4, 1));
   tier.OnRequestFinished(kB);
   for (std::size_t gone = 1; gone <= 4; ++gone) {
@@ -431,6 +440,85 @@ TEST(HostTier, APromotedChunkIsItsRequestsOwnAndHasItsPlaceInThePrefix) {
 }
 
 // Offer counting.
+
+// Chunks of a prefix in random pieces and order, also some that are used and not stored: evicted
+// one by one, those that end last go first.
+TEST(HostTier, ChunksWithEndsGoFromTheLastToTheFirst) {
+  constexpr std::uint32_t kChunks = 12;
+  for (unsigned seed = 1; seed <= 50; ++seed) {
+    std::mt19937 random(seed);
+    HostTier tier = MakeTier(kChunks);
+    const std::uint32_t seeded = random() % kChunks;
+    if (seeded > 0) StoreAndFinish(tier, kB, Keys(kChunks - seeded, seeded));
+    std::vector<std::uint32_t> order(kChunks);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random);
+    for (std::size_t at = 0; at < order.size();) {
+      const std::size_t size = std::min<std::size_t>(1 + random() % 4, order.size() - at);
+      std::vector<ChunkKey> keys;
+      std::vector<std::uint32_t> ends;
+      for (std::size_t i = at; i < at + size; ++i) {
+        keys.push_back(Key(order[i]));
+        ends.push_back(16 * (order[i] + 1));
+      }
+      StorePlan plan;
+      ASSERT_TRUE(tier.Reserve(keys, {.request = kA, .hold = NextHold(), .ends = ends}, plan));
+      tier.Publish(plan.slots, CopyOutcome::kOk);
+      at += size;
+    }
+    if (random() % 2 == 0) tier.OnRequestFinished(kA);
+    std::vector<ChunkKey> left = Keys(0, kChunks);
+    while (!left.empty()) {
+      ASSERT_THAT(Evict(tier, left), ElementsAre(left.back())) << "seed " << seed;
+      left.pop_back();
+    }
+  }
+}
+
+TEST(HostTier, AccessesWithEndsAreOnePrefixOfAllGroups) {
+  HostTier tier = MakeTier(4);
+  const std::vector<ChunkKey> keys = Keys(1, 4);  // Two groups of two.
+  StoreAndFinish(tier, kA, keys);
+  const std::vector<std::uint32_t> ends{16, 32, 16, 32};
+  tier.RecordAccess(kB, Pin(tier, keys, kLoad), ends);
+  tier.Unpin(std::vector<SlotId>{SlotId(0), SlotId(1), SlotId(2), SlotId(3)}, kLoad);
+  EXPECT_THAT(Evict(tier, keys), ElementsAre(Key(4)));
+  EXPECT_THAT(Evict(tier, keys), ElementsAre(Key(2), Key(4)));
+}
+
+TEST(HostTier, UnrelatedChunksGoInTheOrderInWhichTheyCame) {
+  HostTier tier = MakeTier(3);
+  StorePlan plan;
+  const Reservation unrelated{.request = kA, .hold = NextHold(), .is_sequence = false};
+  ASSERT_TRUE(tier.Reserve(Keys(1, 3), unrelated, plan));
+  tier.Publish(plan.slots, CopyOutcome::kOk);
+  EXPECT_THAT(Evict(tier, Keys(1, 3)), ElementsAre(Key(1)));
+}
+
+TEST(HostTier, WhatIsTouchedIsRecentAlsoIfTheRequestStoredItAndAgain) {
+  HostTier tier = MakeTier(3);
+  for (std::uint64_t i = 1; i <= 3; ++i) StoreAndFinish(tier, RequestId(100 + i), Keys(i, 1));
+  Store(tier, kA, Keys(1, 1));
+  tier.Touch(kA, Keys(1, 1));
+  tier.Touch(kA, Keys(2, 1));
+  tier.Touch(kA, Keys(1, 1));
+  EXPECT_THAT(Evict(tier, Keys(1, 3)), ElementsAre(Key(3)));
+  tier.Touch(kA, Keys(2, 1));
+  tier.Touch(kA, Keys(1, 1));
+  tier.Touch(kA, Keys(7, 1));  // Not there.
+  EXPECT_THAT(Evict(tier, Keys(1, 2)), ElementsAre(Key(2)));
+}
+
+TEST(HostTier, APlanSaysHowManySlotsWereWantedAlsoIfThereIsNoRoom) {
+  HostTier tier = MakeTier(2);
+  StorePlan plan;
+  EXPECT_TRUE(tier.Reserve(Keys(1, 2), {kA, NextHold()}, plan));
+  EXPECT_EQ(plan.wanted, 2u);
+  EXPECT_TRUE(tier.Reserve(Keys(1, 2), {kB, NextHold()}, plan));
+  EXPECT_EQ(plan.wanted, 0u);
+  EXPECT_FALSE(tier.Reserve(Keys(2, 4), {kB, NextHold()}, plan));
+  EXPECT_EQ(plan.wanted, 3u);
+}
 
 TEST(HostTier, AChunkIsStoredFromItsNthOfferOn) {
   HostTier tier = MakeTier(4, {.store_threshold = 2});

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/deadline.h"
 #include "base/log.h"
+#include "base/ticks.h"
 #include "manager/control_thread.h"
 
 namespace terrace {
@@ -81,6 +82,7 @@ LookupResult TieringManager::Lookup(const ChunkKey& key, const Request& request)
 }
 
 LookupResult TieringManager::LookUp(const ChunkKey& key, RequestState& state) {
+  const std::uint64_t began = tiers_.empty() ? 0 : TicksNow();
   switch (host_->Use(key, hold_number())) {
     case HostTier::State::kReady:
       return LookupResult::kHit;
@@ -89,8 +91,8 @@ LookupResult TieringManager::LookUp(const ChunkKey& key, RequestState& state) {
     case HostTier::State::kAbsent:
       break;
   }
-  if (state.gave_up) return LookupResult::kMiss;
-  return WaitOrGiveUp(AskTiers(key, state), state);
+  if (state.gave_up || tiers_.empty() || tiers_are_shut_) return LookupResult::kMiss;
+  return WaitOrGiveUp(AskTiers(key, state, TicksNow() - began), state);
 }
 
 // A store ends with the engine's own step. A promotion ends when a disk or a network pleases, so
@@ -104,10 +106,13 @@ LookupResult TieringManager::LookUpWriting(const ChunkKey& key) {
   return LookupResult::kMiss;
 }
 
-LookupResult TieringManager::AskTiers(const ChunkKey& key, RequestState& state) {
-  if (tiers_.empty() || tiers_are_shut_) return LookupResult::kMiss;
+LookupResult TieringManager::AskTiers(const ChunkKey& key, RequestState& state,
+                                      std::uint64_t ticks_in_host) {
   const TimePoint now = options_.now();
   Asked& asked = state.asked[key];
+  if (!std::exchange(asked.counted, true)) {
+    stats_.miss_time.Add(TicksToNanoseconds(ticks_in_host));
+  }
   bool unknown = false;
   std::optional<std::size_t> has_it;
   ForEachTierOf(state, [&](std::size_t i) {
@@ -116,6 +121,7 @@ LookupResult TieringManager::AskTiers(const ChunkKey& key, RequestState& state) 
     if ((asked.failed_by & Bit(i)) != 0) return;
     if (state.served_by) tier.asked_by_peer = true;
     const bool first_time = (asked.by_tiers & Bit(i)) == 0;
+    const std::uint64_t began = TicksNow();
     const TierLookup answer = tier.guard.Lookup(key, state.request, now);
     asked.by_tiers |= Bit(i);
     if (first_time) ++tier.guard.stats().queried_chunks;
@@ -125,7 +131,11 @@ LookupResult TieringManager::AskTiers(const ChunkKey& key, RequestState& state) 
       if (!asked.unknown_since) asked.unknown_since = now;
       return;
     }
-    if ((asked.unknown_to & Bit(i)) != 0) {
+    const bool was_unknown = (asked.unknown_to & Bit(i)) != 0;
+    if (first_time || was_unknown) {
+      tier.guard.stats().lookup_time.Add(TicksToNanoseconds(TicksNow() - began));
+    }
+    if (was_unknown) {
       tier.guard.stats().lookup_delay.Add(now - *asked.unknown_since);
       asked.unknown_to &= ~Bit(i);
     }
@@ -217,9 +227,9 @@ LoadSource TieringManager::GetLoadSource(const ChunkKey& key, const Request& req
 }
 
 bool TieringManager::PrepareLoad(std::span<const ChunkKey> keys, const Request& request,
-                                 std::span<SlotId> slots) {
+                                 std::span<SlotId> slots, ChunkEnds ends) {
   if (!host_->Pin(keys, Holder(request), slots)) return false;
-  host_->RecordAccess(request.id, std::span<const SlotId>(slots));
+  host_->RecordAccess(request.id, slots, ends);
   WentOn(MustFind(request.id));
   return true;
 }
@@ -230,11 +240,15 @@ void TieringManager::CompleteLoad(std::span<const SlotId> slots, const Request& 
 }
 
 StoreOutcome TieringManager::PrepareStore(std::span<const ChunkKey> keys, const Request& request,
-                                          StorePlan& plan) {
+                                          StorePlan& plan, ChunkEnds ends) {
   CollectFinished();  // Slots that tiers let go of since are room.
   RequestState& state = MustFind(request.id);
-  const bool room = host_->Reserve(
-      keys, {.request = request.id, .hold = hold_number(), .spare_own = request.is_sequence}, plan);
+  const bool room = host_->Reserve(keys,
+                                   {.request = request.id,
+                                    .hold = hold_number(),
+                                    .is_sequence = request.is_sequence,
+                                    .ends = ends},
+                                   plan);
   if (state.whole_request_tiers != 0) OfferWholeRequest(keys, plan, state);
   if (!room) {
     ++stats_.store_refusals;
@@ -247,17 +261,18 @@ StoreOutcome TieringManager::PrepareStore(std::span<const ChunkKey> keys, const 
 
 void TieringManager::CompleteStore(std::span<const SlotId> slots, const Request& request,
                                    CopyOutcome outcome) {
+  const bool forgotten = !slots.empty() && host_->IsOrphan(slots.front());
   host_->Publish(slots, outcome);
+  if (forgotten) {  // So are all of them, and the reset has counted them off.
+    if (outcome != CopyOutcome::kOk) stats_.failed_store_chunks += slots.size();
+    return;
+  }
   RequestState& state = MustFind(request.id);
   TERRACE_CHECK(state.stores_in_flight >= slots.size(), "completed a store that was not prepared");
   state.stores_in_flight -= slots.size();
   if (outcome == CopyOutcome::kOk) {
-    // What a reset made an orphan of is gone.
-    stored_.clear();
-    std::copy_if(slots.begin(), slots.end(), std::back_inserter(stored_),
-                 [&](SlotId slot) TERRACE_REQUIRES(this) { return host_->IsReady(slot); });
-    stats_.stored_chunks += stored_.size();
-    Cascade(stored_, state);
+    stats_.stored_chunks += slots.size();
+    Cascade(slots, state);
   } else {
     stats_.failed_store_chunks += slots.size();
   }
@@ -355,6 +370,7 @@ ResetReport TieringManager::ResetCache() {
   for (auto& [id, state] : requests_) {
     state.asked.clear();
     state.given.clear();
+    state.stores_in_flight = 0;
     ids.push_back(id);
   }
   for (const auto& tier : tiers_) tier->guard.ResetBackpressure();

@@ -83,16 +83,16 @@ class TieringManager final : public OffloadingManager {
   std::optional<SlotId> SlotOf(const ChunkKey& key) const override TERRACE_REQUIRES(this) {
     return host_->SlotOf(key);
   }
-  bool PrepareLoad(std::span<const ChunkKey> keys, const Request& request,
-                   std::span<SlotId> slots) override TERRACE_REQUIRES(this);
+  bool PrepareLoad(std::span<const ChunkKey> keys, const Request& request, std::span<SlotId> slots,
+                   ChunkEnds ends = {}) override TERRACE_REQUIRES(this);
   void Touch(std::span<const ChunkKey> keys, const Request& request) override
       TERRACE_REQUIRES(this) {
-    host_->RecordAccess(request.id, keys);
+    host_->Touch(request.id, keys);
   }
   void CompleteLoad(std::span<const SlotId> slots, const Request& request) override
       TERRACE_REQUIRES(this);
-  StoreOutcome PrepareStore(std::span<const ChunkKey> keys, const Request& request,
-                            StorePlan& plan) override TERRACE_REQUIRES(this);
+  StoreOutcome PrepareStore(std::span<const ChunkKey> keys, const Request& request, StorePlan& plan,
+                            ChunkEnds ends = {}) override TERRACE_REQUIRES(this);
   void CompleteStore(std::span<const SlotId> slots, const Request& request,
                      CopyOutcome outcome) override TERRACE_REQUIRES(this);
   void OnRequestFinished(const Request& request) override TERRACE_REQUIRES(this);
@@ -138,6 +138,7 @@ class TieringManager final : public OffloadingManager {
   };
   // What tiers said about a chunk to a request.
   struct Asked {
+    bool counted = false;          // As a miss of host memory.
     std::uint32_t by_tiers = 0;    // Bit i: tier i was asked.
     std::uint32_t failed_by = 0;   // Bit i: tier i had it and did not bring it; not asked again.
     std::uint32_t unknown_to = 0;  // Bit i: tier i did not know, and has not answered since.
@@ -194,7 +195,8 @@ class TieringManager final : public OffloadingManager {
       TERRACE_REQUIRES(this);
   LookupResult LookUp(const ChunkKey& key, RequestState& state) TERRACE_REQUIRES(this);
   LookupResult LookUpWriting(const ChunkKey& key) TERRACE_REQUIRES(this);
-  LookupResult AskTiers(const ChunkKey& key, RequestState& state) TERRACE_REQUIRES(this);
+  LookupResult AskTiers(const ChunkKey& key, RequestState& state, std::uint64_t ticks_in_host)
+      TERRACE_REQUIRES(this);
   LookupResult WaitOrGiveUp(LookupResult result, RequestState& state) TERRACE_REQUIRES(this);
   LookupResult Promote(const ChunkKey& key, std::size_t tier, RequestState& state)
       TERRACE_REQUIRES(this);
@@ -272,7 +274,6 @@ class TieringManager final : public OffloadingManager {
   std::uint64_t slots_serving_ TERRACE_GUARDED_BY(this) = 0;    // Pinned by jobs of kind kServe.
   std::deque<std::pair<TimePoint, RequestId>> peer_deadlines_ TERRACE_GUARDED_BY(this);
   std::vector<JobResult> results_ TERRACE_GUARDED_BY(this);  // Reused by CollectFinished().
-  std::vector<SlotId> stored_ TERRACE_GUARDED_BY(this);      // Reused by CompleteStore().
   std::uint64_t next_job_ TERRACE_GUARDED_BY(this) = 1;
   std::uint64_t next_external_ TERRACE_GUARDED_BY(this) = kExternalRequests.value;
   std::size_t serve_first_ TERRACE_GUARDED_BY(this) = 0;  // Whose turn it is to be served first.

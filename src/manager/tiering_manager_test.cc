@@ -376,13 +376,52 @@ TEST_F(TieringManagerTest, AResetForgetsEverythingAtOnceAndReusesNothingTooEarly
   EXPECT_EQ(stored, 5u) << "what the reset overtook was never announced";
 }
 
+TEST_F(TieringManagerTest, AResetEndsForTiersWhatOnlyWaitedForItsStores) {
+  Make(4, 1);
+  Begin(kA);
+  Begin(kB);
+  const StorePlan of_finished = Prepare(Keys(1, 1), kA);
+  const StorePlan of_other = Prepare(Keys(2, 1), kB);
+  Finish(kA);
+  {
+    ManagerRegion region(*manager_);
+    manager_->ResetCache();
+  }
+  EXPECT_THAT(log_, ElementsAre("0: new 1", "0: new 2", "0: finished 1"));
+  Complete(of_finished, kA, CopyOutcome::kOk);
+  Complete(of_other, kB, CopyOutcome::kFailed);
+  EXPECT_EQ(Stats().orphaned_slots, 0u);
+  EXPECT_THAT(tiers_[0]->stores, IsEmpty());
+  Finish(kB);
+  EXPECT_EQ(log_.size(), 4u);
+}
+
+// A tier's definite answers, and what host memory did not have: once for each request and chunk.
+TEST_F(TieringManagerTest, LookupsAreTimedOnceForARequest) {
+  Make(4, 1);
+  Begin(kA);
+  Begin(kB);
+  tiers_[0]->unknown = {Key(1)};
+  Lookup(Key(1), kA);
+  Lookup(Key(2), kA);
+  Lookup(Key(2), kA);
+  Lookup(Key(2), kB);
+  EXPECT_EQ(Stats().miss_time.count, 3u);
+  EXPECT_EQ(Stats().tiers[0].lookup_time.count, 2u);
+  tiers_[0]->unknown.clear();
+  Lookup(Key(1), kA);
+  Lookup(Key(1), kA);
+  EXPECT_EQ(Stats().miss_time.count, 3u);
+  EXPECT_EQ(Stats().tiers[0].lookup_time.count, 3u);
+}
+
 TEST_F(TieringManagerTest, APlanMayBeCompletedInParts) {
   Make(4, 0);
   Begin(kA);
   const StorePlan plan = Prepare(Keys(1, 2), kA);
   Complete(Prepare({}, kA), kA, CopyOutcome::kOk);
-  Complete({{}, {plan.slots[1]}}, kA, CopyOutcome::kFailed);
-  Complete({{}, {plan.slots[0]}}, kA, CopyOutcome::kOk);
+  Complete({{}, {plan.slots[1]}, {}}, kA, CopyOutcome::kFailed);
+  Complete({{}, {plan.slots[0]}, {}}, kA, CopyOutcome::kOk);
   EXPECT_EQ(Lookup(Key(1), kA), LookupResult::kHit);
   EXPECT_EQ(Lookup(Key(2), kA), LookupResult::kMiss);
 }

@@ -145,6 +145,8 @@ TieringOptions ManagerOptionsOf(const NodeConfig& config, std::uint64_t chunk_by
   TieringOptions options;
   options.promotion_timeout = std::chrono::milliseconds(config.promotion_timeout_ms);
   options.lookup_timeout = std::chrono::milliseconds(config.lookup_timeout_ms);
+  options.promoting_slots_percent = config.promoting_slots_percent;
+  options.cascading_slots_percent = config.cascading_slots_percent;
   if (config.tier_poll_interval_s > 0) {
     // Not a busy loop, whatever is asked for.
     const std::chrono::duration<double> interval(config.tier_poll_interval_s);

@@ -93,6 +93,23 @@ constexpr Key<NodeConfig> kNodeKeys[] = {
       .max = 3'600'000,
       .example = "30000"},
      [](NodeConfig& config) -> Field { return &config.lookup_timeout_ms; }},
+    {{.name = "promoting_slots_percent",
+      .what = "how much of the host tier chunks on their way from tiers may take at a time; other "
+              "requests wait for theirs",
+      .unit = "percent",
+      .min = 1,
+      .max = 100,
+      .example = "50"},
+     [](NodeConfig& config) -> Field { return &config.promoting_slots_percent; }},
+    {{.name = "cascading_slots_percent",
+      .what =
+          "how much of the host tier one tier may be reading at a time; further chunks wait for "
+          "their turn, and can be evicted meanwhile",
+      .unit = "percent",
+      .min = 1,
+      .max = 100,
+      .example = "50"},
+     [](NodeConfig& config) -> Field { return &config.cascading_slots_percent; }},
     {{.name = "tier_poll_interval_s",
       .what = "how often the control thread looks at tiers that serve peers, if nothing wakes it "
               "sooner; with 0 there is no such thread, and peers are served once a step",

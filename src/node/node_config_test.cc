@@ -538,8 +538,8 @@ bool Accepts(const json& document) { return ParseNodeConfig(document.dump()).ok(
 TEST(NodeConfigSchema, HasEveryFieldOfTheStructs) {
   // These stop compiling when a field is added: add its key to the table, then count it here.
   [[maybe_unused]] const auto [bytes, pages, prefault, lock, policy, threshold, tracker, tokens,
-                               prompt_only, timeout, patience, interval, control, events, metrics,
-                               tiers] = NodeConfig{};
+                               prompt_only, timeout, patience, promoting, cascading, interval,
+                               control, events, metrics, tiers] = NodeConfig{};
   [[maybe_unused]] const auto [priority] = control;
   [[maybe_unused]] const auto [type, memory, file, peer, plugin, custom, backpressure, limit] =
       TierConfig{};
@@ -549,14 +549,14 @@ TEST(NodeConfigSchema, HasEveryFieldOfTheStructs) {
                                connect, lookup, hedge, fetch, lease, park, max_peers] = peer;
   [[maybe_unused]] const auto [library, options] = plugin;
   const json schema = json::parse(NodeConfigSchema());
-  EXPECT_EQ(schema["properties"].size(), 16u);
+  EXPECT_EQ(schema["properties"].size(), 18u);
   EXPECT_EQ(schema["properties"]["control_thread"]["properties"].size(), 1u);
   // Of a tier: its type, the keys of its kind, and those of every kind.
   EXPECT_EQ(schema["$defs"]["memory_tier"]["properties"].size(), 1u + 1u + 2u);
   EXPECT_EQ(schema["$defs"]["file_tier"]["properties"].size(), 1u + 5u + 2u);
   EXPECT_EQ(schema["$defs"]["peer_tier"]["properties"].size(), 1u + 15u + 2u);
   EXPECT_EQ(schema["$defs"]["plugin_tier"]["properties"].size(), 1u + 2u + 2u);
-  EXPECT_EQ(Settings().size(), 16u + 1u + (1u + 2u) + (5u + 2u) + (15u + 2u) + (2u + 2u));
+  EXPECT_EQ(Settings().size(), 18u + 1u + (1u + 2u) + (5u + 2u) + (15u + 2u) + (2u + 2u));
 }
 
 TEST(NodeConfigSchema, ForbidsUnknownKeysEverywhere) {
@@ -634,7 +634,7 @@ TEST(NodeConfigSchema, ParserHasTheSameBounds) {
     EXPECT_FALSE(Accepts(setting.document(max + 1))) << setting.name;
     ++checked;
   }
-  EXPECT_EQ(checked, 24);
+  EXPECT_EQ(checked, 26);
 }
 
 TEST(NodeConfigKeys, EveryExampleIsJsonAndEveryWordIsThere) {

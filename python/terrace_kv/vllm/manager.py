@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from vllm.logger import init_logger
@@ -44,6 +45,13 @@ _SOURCES = {
 _ROUTE_KEYS = ("remote_kv_source", "remote_prefiller", "remote_decoder")
 
 
+def _ends_of(keys: Collection[bytes], req_context: ReqContext) -> list[int] | None:
+    """Where each chunk ends in its request, in tokens; None if that is not known of all."""
+    position = req_context.get_offload_key_position
+    ends = [position(key) for key in keys]
+    return None if None in ends else ends
+
+
 class TerraceOffloadingManager(OffloadingManager):
     """The scheduler's side. The work is done in C++: what is called per chunk or per step goes there without a frame of
     Python between.
@@ -57,6 +65,8 @@ class TerraceOffloadingManager(OffloadingManager):
         config_info: what vLLM's info metric is to show, one mapping for each tier.
     """
 
+    medium = Medium.CPU
+
     def __init__(
         self,
         node: Node,
@@ -69,13 +79,12 @@ class TerraceOffloadingManager(OffloadingManager):
         self._core = core = node.manager
         self._enable_events = enable_events
         self._tiers = tuple(tiers)
-        self._config_info = tuple(config_info)
+        self._config_info = list(config_info)
         self._stats = StatsTaker(core, self._tiers)
         # Of the class below these only have the contract.
         self.lookup = core.lookup
         self.complete_load = core.complete_load
         self.complete_store = core.complete_store
-        self.touch = core.touch
         self.on_request_finished = core.on_request_finished
         self.on_schedule_end = core.on_schedule_end
         self.has_pending_work = core.has_pending_work
@@ -105,11 +114,18 @@ class TerraceOffloadingManager(OffloadingManager):
         return _SOURCES[self._core.get_load_source(key, req_context)]
 
     def prepare_load(self, keys: Collection[bytes], req_context: ReqContext) -> CPULoadStoreSpec:
-        return CPULoadStoreSpec(self._core.prepare_load(keys, req_context))
+        return CPULoadStoreSpec(self._core.prepare_load(keys, req_context, _ends_of(keys, req_context)))
+
+    def touch(self, keys: Collection[bytes], req_context: ReqContext) -> None:
+        with nullcontext() if self._core.holds_lock() else self.lock:
+            self._core.touch(keys, req_context)
+            for tier in self._tiers:
+                tier.touch(keys, req_context)
 
     def prepare_store(self, keys: Collection[bytes], req_context: ReqContext) -> PrepareStoreOutput | None:
         # Only keys with a place in their request's prompt are a prefix that must not get a hole.
-        plan = self._core.prepare_store(keys, req_context, bool(req_context._offload_key_positions))
+        ends = _ends_of(keys, req_context)
+        plan = self._core.prepare_store(keys, req_context, ends is not None, ends)
         if plan is None:
             return None
         kept, slots, evicted = plan
@@ -118,15 +134,13 @@ class TerraceOffloadingManager(OffloadingManager):
     def take_events(self) -> Iterable[OffloadingEvent]:
         events: list[OffloadingEvent] = []
         if self._enable_events:
-            for kind, key in self._core.take_events():
+            for kind, keys in self._core.take_events():
                 if kind == "lost":
                     logger.warning("Terrace: more KV events than are kept: those of before are lost")
                     continue
-                removed = kind == "removed"
-                if events and events[-1].removed == removed:
-                    events[-1].keys.append(key)
-                else:
-                    events.append(OffloadingEvent(keys=[key], medium=Medium.CPU, removed=removed))
+                failed = kind == "failed"
+                removed = failed or kind == "removed"
+                events.append(OffloadingEvent(keys, Medium.CPU, removed, metadata_only=failed))
         for tier in self._tiers:
             events.extend(tier.take_events())
         return events

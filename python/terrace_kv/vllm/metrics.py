@@ -81,15 +81,14 @@ def _bucket_seconds(bucket: int) -> float:
 class StatsTaker:
     """Makes vLLM's payload of what changed since the last one.
 
-    The manager counts durations and sizes in buckets, so that the samples in the payload are the buckets' middles
-    (durations, at most 1.42 times off) and upper bounds (sizes).
+    The manager counts durations in buckets, so that the samples in the payload are the buckets' middles (at most 1.42
+    times off).
     """
 
     def __init__(self, core: Manager, tiers: Sequence[Any]) -> None:
         self._core = core
         self._tiers = tiers
         self._before: dict[str, Any] = core.stats()
-        self._primary = (core.lookups, core.hits)
 
     def take(self) -> OffloadingConnectorStats:
         now = self._core.stats()
@@ -110,20 +109,32 @@ class StatsTaker:
         out.set_gauge(Cpu.CPU_CACHE_USAGE_PERC, (pinned + writing) / slots)
         out.set_gauge(Cpu.CPU_CACHE_WRITE_USAGE_PERC, writing / slots)
         out.set_gauge(Cpu.CPU_CACHE_READ_USAGE_PERC, pinned / slots)
-        sizes = zip(before["allocation_sizes"], now["allocation_sizes"])
-        for bucket, (old, new) in enumerate(sizes):
-            for _ in range(new - old):
-                out.observe_histogram(Cpu.CPU_ALLOCATION_SIZE, 4**bucket)
-        _count(out, Cpu.STORES_SKIPPED, now["skipped_store_chunks"] - before["skipped_store_chunks"])
+        # Slots for a promotion are taken one by one.
+        single = now["allocation_sizes"][0] - before["allocation_sizes"][0]
+        for size, count in now["store_sizes"].items():
+            new = count - before["store_sizes"].get(size, 0)
+            single -= new if size == 1 else 0
+            for _ in range(new):
+                out.observe_histogram(Cpu.CPU_ALLOCATION_SIZE, size)
+        for _ in range(single):
+            out.observe_histogram(Cpu.CPU_ALLOCATION_SIZE, 1)
+        if now["store_threshold"] >= 2:
+            out.increase_counter(
+                Cpu.STORES_SKIPPED, now["skipped_store_chunks"] - before["skipped_store_chunks"]
+            )
         _count(
             out,
             Tiering.PROMOTION_ALLOCATION_FAILURES,
             now["promotion_refusals"] - before["promotion_refusals"],
         )
-        lookups, hits = self._core.lookups, self._core.hits
-        _count(out, Tiering.CHUNK_QUERIES, lookups - self._primary[0], PRIMARY)
-        _count(out, Tiering.CHUNK_HITS, hits - self._primary[1], PRIMARY)
-        self._primary = (lookups, hits)
+        hits = now["hit_time"]["count"] - before["hit_time"]["count"]
+        misses = now["misses"] - before["misses"]
+        if now["tiers"]:
+            misses = now["miss_time"]["count"] - before["miss_time"]["count"]
+            for key in ("hit_time", "miss_time"):
+                _observe(out, Tiering.LOOKUP_SYNC_DELAY, before[key], now[key], PRIMARY)
+        _count(out, Tiering.CHUNK_QUERIES, hits + misses, PRIMARY)
+        _count(out, Tiering.CHUNK_HITS, hits, PRIMARY)
         for name, (key, _) in _COUNTERS.items():
             _count(out, name, now[key] - before[key])
         for name, (key, _) in _GAUGES.items():
@@ -152,15 +163,12 @@ class StatsTaker:
             out.set_gauge(active, is_now["jobs_in_flight"], label)
             out.set_gauge(usage, is_now["slots_in_flight"] / slots, label)
         for key, name, labels in (
+            ("lookup_time", Tiering.LOOKUP_SYNC_DELAY, label),
             ("lookup_delay", Tiering.LOOKUP_ASYNC_DELAY, label),
             ("promotion_latency", Tiering.PROMOTION_LATENCY, (*label, "success")),
             ("failed_promotion_latency", Tiering.PROMOTION_LATENCY, (*label, "failure")),
         ):
-            if new[key]["count"] == old[key]["count"]:
-                continue
-            for bucket, (was_count, count) in enumerate(zip(old[key]["counts"], new[key]["counts"])):
-                for _ in range(count - was_count):
-                    out.observe_histogram(name, _bucket_seconds(bucket), labels)
+            _observe(out, name, old[key], new[key], labels)
         if new["seconds_per_mib"] > 0:
             out.set_gauge(Tiering.BACKPRESSURE_STORE_LATENCY_EMA, new["seconds_per_mib"], label)
         dropped = new["dropped_by_backpressure_chunks"] - old["dropped_by_backpressure_chunks"]
@@ -171,6 +179,16 @@ class StatsTaker:
         out.set_gauge(_HEALTH, 0 if new["health"] == "down" else 1, label)
         for counter, value in new["counters"].items():
             out.set_gauge(_OWN_COUNTER, value, (*label, counter))
+
+
+def _observe(
+    out: OffloadingConnectorStats, name: str, old: dict[str, Any], new: dict[str, Any], labels: tuple[str, ...]
+) -> None:
+    if new["count"] == old["count"]:
+        return
+    for bucket, (was_count, count) in enumerate(zip(old["counts"], new["counts"])):
+        for _ in range(count - was_count):
+            out.observe_histogram(name, _bucket_seconds(bucket), labels)
 
 
 def _count(

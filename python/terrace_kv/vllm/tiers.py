@@ -55,6 +55,8 @@ class VllmTier(terrace_tiers.Tier):
         self.serves_external_requests = served or self.serves_between_steps
 
     def lookup(self, key: bytes, request: Any) -> int:
+        if not request.load_tier_filter.allows(self.tier.medium, self.tier.locality):
+            return terrace_tiers.MISS
         return _ANSWERS[self.tier.lookup(key, request)]
 
     def submit(self, job_id: int, keys: list[bytes], slots: list[int], is_load: bool, request: Any) -> None:
