@@ -407,6 +407,8 @@ void BindCopier(nb::module_& m) {
 }
 
 NB_MODULE(_core, m) {
+  // An engine's objects live until the interpreter ends, and with them ours.
+  nb::set_leak_warnings(false);
   m.attr("version") = std::string(terrace::Version());
   m.def("check_config",
         [](const std::string& json) { ValueOrRaise(terrace::ParseNodeConfig(json)); });

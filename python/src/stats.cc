@@ -13,11 +13,14 @@ double Seconds(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
-// `counts` is by powers of two of nanoseconds.
+// `counts` by bucket: i holds what is below 2^i ns and not below 2^(i-1). Those that are empty are
+// left out.
 nb::dict DictOf(const terrace::DurationHistogram& histogram) {
   nb::dict out;
-  nb::list counts;
-  for (const std::uint64_t count : histogram.counts) counts.append(count);
+  nb::dict counts;
+  for (std::size_t i = 0; i < histogram.counts.size() && histogram.count > 0; ++i) {
+    if (histogram.counts[i] > 0) counts[nb::int_(i)] = histogram.counts[i];
+  }
   out["counts"] = counts;
   out["count"] = histogram.count;
   out["sum_s"] = Seconds(histogram.sum);

@@ -117,7 +117,8 @@ class Manager:
     def on_reset_flushed(self) -> int:
         """The engine's copies of before the last reset have ended; how many slots that freed."""
     def stats(self) -> dict[str, Any]:
-        """terrace/manager_stats.h, by the same names; times in seconds. And of this class: `misses` and `hit_time` (one
+        """terrace/manager_stats.h, by the same names; times in seconds; of a histogram `counts` has the buckets
+        that are not empty: i counts durations below 2^i ns. And of this class: `misses` and `hit_time` (one
         in 16 is measured) of lookup(), `store_sizes` (how many slots the stores wanted: how often)."""
     def drain(self, timeout_s: float) -> bool: ...
     def shutdown(self) -> None:

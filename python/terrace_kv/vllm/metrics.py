@@ -89,6 +89,7 @@ class StatsTaker:
         self._core = core
         self._tiers = tiers
         self._before: dict[str, Any] = core.stats()
+        self._gauges: dict[tuple[str, tuple[str, ...]], float] = {}  # As they were said last.
 
     def take(self) -> OffloadingConnectorStats:
         now = self._core.stats()
@@ -96,7 +97,9 @@ class StatsTaker:
         out = OffloadingConnectorStats()
         self._host(out, before, now)
         for place, (old, new) in enumerate(zip(before["tiers"], now["tiers"])):
-            self._tier(out, (f"{place + 1}:{new['type']}",), now["slot_count"], old, new)
+            label = (f"{place + 1}:{new['type']}",)
+            if old != new or (_HEALTH, label) not in self._gauges:
+                self._tier(out, label, now["slot_count"], old, new)
         for tier in self._tiers:
             own = tier.get_stats()
             if own is not None and not own.is_empty():
@@ -138,14 +141,19 @@ class StatsTaker:
         for name, (key, _) in _COUNTERS.items():
             _count(out, name, now[key] - before[key])
         for name, (key, _) in _GAUGES.items():
-            out.set_gauge(name, now[key])
+            self._gauge(out, name, now[key])
         for lane in ("engine", "control"):
             waited = now["lock"][lane]["wait"]["sum_s"] - before["lock"][lane]["wait"]["sum_s"]
             _count(out, _LOCK_WAIT, waited, (lane,))
 
-    @staticmethod
+    def _gauge(self, out: OffloadingConnectorStats, name: str, value: float, label: tuple[str, ...] = ()) -> None:
+        """A gauge keeps its value until another is said."""
+        if self._gauges.get((name, label)) != value:
+            self._gauges[name, label] = value
+            out.set_gauge(name, value, label)
+
     def _tier(
-        out: OffloadingConnectorStats, label: tuple[str], slots: int, old: dict[str, Any], new: dict[str, Any]
+        self, out: OffloadingConnectorStats, label: tuple[str], slots: int, old: dict[str, Any], new: dict[str, Any]
     ) -> None:
         slots = max(slots, 1)
         _count(out, Tiering.CHUNK_QUERIES, new["queried_chunks"] - old["queried_chunks"], label)
@@ -160,8 +168,8 @@ class StatsTaker:
             _count(out, size, is_now["bytes"] - was["bytes"], label)
             _count(out, time, is_now["time_s"] - was["time_s"], label)
             _count(out, failures, is_now["failed_jobs"] - was["failed_jobs"], label)
-            out.set_gauge(active, is_now["jobs_in_flight"], label)
-            out.set_gauge(usage, is_now["slots_in_flight"] / slots, label)
+            self._gauge(out, active, is_now["jobs_in_flight"], label)
+            self._gauge(out, usage, is_now["slots_in_flight"] / slots, label)
         for key, name, labels in (
             ("lookup_time", Tiering.LOOKUP_SYNC_DELAY, label),
             ("lookup_delay", Tiering.LOOKUP_ASYNC_DELAY, label),
@@ -170,15 +178,15 @@ class StatsTaker:
         ):
             _observe(out, name, old[key], new[key], labels)
         if new["seconds_per_mib"] > 0:
-            out.set_gauge(Tiering.BACKPRESSURE_STORE_LATENCY_EMA, new["seconds_per_mib"], label)
+            self._gauge(out, Tiering.BACKPRESSURE_STORE_LATENCY_EMA, new["seconds_per_mib"], label)
         dropped = new["dropped_by_backpressure_chunks"] - old["dropped_by_backpressure_chunks"]
         _count(out, Tiering.BACKPRESSURE_BLOCKS_DROPPED, dropped, label)
         for name, (keys, _) in _TIER_COUNTERS.items():
             keys = (keys,) if isinstance(keys, str) else keys
             _count(out, name, sum(new[key] - old[key] for key in keys), label)
-        out.set_gauge(_HEALTH, 0 if new["health"] == "down" else 1, label)
+        self._gauge(out, _HEALTH, 0 if new["health"] == "down" else 1, label)
         for counter, value in new["counters"].items():
-            out.set_gauge(_OWN_COUNTER, value, (*label, counter))
+            self._gauge(out, _OWN_COUNTER, value, (*label, counter))
 
 
 def _observe(
@@ -186,8 +194,8 @@ def _observe(
 ) -> None:
     if new["count"] == old["count"]:
         return
-    for bucket, (was_count, count) in enumerate(zip(old["counts"], new["counts"])):
-        for _ in range(count - was_count):
+    for bucket, count in new["counts"].items():
+        for _ in range(count - old["counts"].get(bucket, 0)):
             out.observe_histogram(name, _bucket_seconds(bucket), labels)
 
 
