@@ -149,6 +149,8 @@ PyNode MakeNode(const std::string& config_json, const CacheIdentity& identity,
     tier.type = TierConfig::Type::kCustom;
     tier.custom.type = std::string((*made)->type());
     tier.custom.load_source = (*made)->load_source();
+    tier.backpressure = nb::cast<std::string>(adapter.attr("backpressure"));
+    tier.backpressure_ms_per_mib = nb::cast<std::uint32_t>(adapter.attr("backpressure_ms_per_mib"));
     tier.custom.make = [made](terrace::TierHost&) {
       return terrace::Result<std::unique_ptr<terrace::SecondaryTier>>(std::move(*made));
     };

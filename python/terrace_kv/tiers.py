@@ -39,6 +39,9 @@ class Tier(ABC):
     load_source: str = "other"
     """"host", "memory", "disk", "object", "peer" or "other"."""
     serves_external_requests: bool = False
+    backpressure: str = "off"
+    """What of the stores is left out while it takes longer than ``backpressure_ms_per_mib``: "off", "throttle", "drop"."""
+    backpressure_ms_per_mib: int = 10
     serves_between_steps: bool = False
     """Whether the control thread may serve it, between the engine's steps."""
 

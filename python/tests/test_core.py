@@ -78,7 +78,7 @@ class DictTier(Tier):
         if not is_load:
             self.kept.update(keys)
         if self.answers_jobs:
-            self.results.append((job_id, True, None, len(keys) * CHUNK_BYTES, 0.0))
+            self.results.append((job_id, True, None, len(keys) * CHUNK_BYTES, None))
 
     def take_finished(self) -> list[tuple]:
         results, self.results = self.results, []
@@ -512,6 +512,21 @@ def test_a_tier_that_wants_whole_requests_gets_what_host_memory_has_already():
         assert manager.on_new_request("whole") is True
         assert manager.prepare_store(keys(1, 2), "whole")[0] == []
         assert [job[1] for job in tier.jobs] == [keys(1, 2)] * 2
+
+
+@pytest.mark.parametrize("backpressure", ["off", "throttle", "drop"])
+def test_a_tier_says_what_is_left_out_while_it_is_slow(backpressure):
+    tier = DictTier()
+    tier.backpressure = backpressure
+    with make_node(slots=32, tiers=(tier,)) as node:
+        for number in range(20):
+            store(node.manager, keys(number), f"r{number}")
+            node.manager.on_schedule_end()
+        # What is measured shows that it is on.
+        assert (node.manager.stats()["tiers"][0]["seconds_per_mib"] > 0) == (backpressure != "off")
+    tier.backpressure = "perhaps"
+    with pytest.raises(ConfigError, match="backpressure"):
+        make_node(tiers=(tier,))
 
 
 def test_a_request_that_may_load_from_nowhere_asks_no_tier():

@@ -91,6 +91,9 @@ class Checker {
       const auto kind = std::find_if(kinds.begin(), kinds.end(),
                                      [&](const TierKind& k) { return k.type == tiers[i].type; });
       if (kind != kinds.end()) Check(kind->keys, tiers[i], ItemPath(path, i));
+      if (tiers[i].type == TierConfig::Type::kCustom) {
+        Check(CommonTierKeys(), tiers[i], ItemPath(path, i));
+      }
       ReportFaultsWithin(tiers[i], ItemPath(path, i), faults_);
     }
     ReportFaultsAcrossTiers(tiers, faults_);

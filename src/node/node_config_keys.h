@@ -70,6 +70,8 @@ Result<void> CheckNodeConfig(const NodeConfig& config);
 
 std::span<const Key<NodeConfig>> NodeKeys();
 std::span<const Key<ControlThreadConfig>> ControlThreadKeys();
+// Of every kind of tier, also of the program's own.
+std::span<const Key<TierConfig>> CommonTierKeys();
 // The kinds in this build.
 std::span<const TierKind> TierKinds();
 

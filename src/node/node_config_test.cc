@@ -14,6 +14,7 @@
 
 #include "node/json_reader.h"
 #include "node/node_config_keys.h"
+#include "terrace/secondary_tier.h"
 
 namespace terrace {
 namespace {
@@ -534,6 +535,25 @@ std::vector<Setting> Settings() {
 }
 
 bool Accepts(const json& document) { return ParseNodeConfig(document.dump()).ok(); }
+
+TEST(NodeConfigCheck, ATierOfTheProgramsOwnHasTheBoundsOfEveryTier) {
+  NodeConfig config;
+  config.cpu_bytes_to_use = 1;
+  config.secondary_tiers.emplace_back();
+  TierConfig& tier = config.secondary_tiers.back();
+  tier.type = TierConfig::Type::kCustom;
+  tier.custom.make = [](TierHost&) -> Result<std::unique_ptr<SecondaryTier>> {
+    return Error{ErrorCode::kUnavailable, "none"};
+  };
+  EXPECT_TRUE(CheckNodeConfig(config).ok());
+  tier.backpressure = "perhaps";
+  tier.backpressure_ms_per_mib = 0;
+  const auto checked = CheckNodeConfig(config);
+  ASSERT_FALSE(checked.ok());
+  for (const char* key : {"secondary_tiers[0].backpressure:", "backpressure_ms_per_mib"}) {
+    EXPECT_NE(checked.error().message.find(key), std::string::npos) << checked.error().message;
+  }
+}
 
 TEST(NodeConfigSchema, HasEveryFieldOfTheStructs) {
   // These stop compiling when a field is added: add its key to the table, then count it here.

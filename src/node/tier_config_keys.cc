@@ -44,6 +44,8 @@ constexpr Key<TierConfig> kBackpressureLimitKey = {
      .example = "10"},
     [](TierConfig& tier) -> Field { return &tier.backpressure_ms_per_mib; }};
 
+constexpr Key<TierConfig> kCommonKeys[] = {kBackpressureKey, kBackpressureLimitKey};
+
 constexpr Key<TierConfig> kMemoryKeys[] = {
     {{.name = "bytes",
       .what = "how much the tier holds before its oldest chunks go",
@@ -240,6 +242,7 @@ constexpr TierKind kTierKinds[] = {
 
 }  // namespace
 
+std::span<const Key<TierConfig>> CommonTierKeys() { return kCommonKeys; }
 std::span<const TierKind> TierKinds() { return kTierKinds; }
 
 }  // namespace terrace

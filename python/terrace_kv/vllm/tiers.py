@@ -15,6 +15,7 @@ from vllm.v1.kv_offload.base import (
     RequestOffloadingContext,
     ScheduleEndContext,
 )
+from vllm.v1.kv_offload.tiering.backpressure import DropStorePolicy
 from vllm.v1.kv_offload.tiering.base import ParentManager, SecondaryTierManager, TransferJob
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
@@ -53,6 +54,12 @@ class VllmTier(terrace_tiers.Tier):
         self.serves_between_steps = bool(tier.tolerates_off_thread_polling)
         served = type(tier).serve_external_requests is not SecondaryTierManager.serve_external_requests
         self.serves_external_requests = served or self.serves_between_steps
+        self._chunks: dict[int, int] = {}  # By job.
+        detector = tier.bp_detector
+        if detector is not None:
+            # Terrace's own does the work: it knows when a job really began.
+            self.backpressure = "drop" if isinstance(detector.policy, DropStorePolicy) else "throttle"
+            self.backpressure_ms_per_mib = max(1, round(getattr(detector, "_high", 0.01) * 1e3))
 
     def lookup(self, key: bytes, request: Any) -> int:
         if not request.load_tier_filter.allows(self.tier.medium, self.tier.locality):
@@ -67,18 +74,24 @@ class VllmTier(terrace_tiers.Tier):
             is_promotion=is_load,
             req_context=request,
         )
+        self.note_job(job_id, len(keys))
         if is_load:
             self.tier.submit_load(job)
         else:
             self.tier.submit_store(job)
 
+    def note_job(self, job_id: int, chunks: int) -> None:
+        self._chunks[job_id] = chunks
+
     def take_finished(self) -> list[tuple]:
         results = []
         for result in self.tier.get_finished_jobs():
             good = None if result.successful_keys is None else frozenset(result.successful_keys)
-            results.append(
-                (result.job_id, bool(result.success), good, int(result.transfer_bytes or 0), result.transfer_time)
-            )
+            chunks = self._chunks.pop(result.job_id, 0)
+            size = result.transfer_bytes
+            if size is None:
+                size = (chunks if result.success else len(good or ())) * self.tier.block_size_bytes
+            results.append((result.job_id, bool(result.success), good, int(size), result.transfer_time))
         return results
 
     def on_new_request(self, request: Any) -> bool:
@@ -94,7 +107,7 @@ class VllmTier(terrace_tiers.Tier):
         return bool(self.tier.has_pending_work())
 
     def serve_external_requests(self, server: TierServer) -> None:
-        self.tier.serve_external_requests(_Parent(server))
+        self.tier.serve_external_requests(_Parent(server, self))
 
     def drain(self) -> None:
         self.tier.drain_jobs()
@@ -113,8 +126,9 @@ class _RequestNumber:
 class _Parent(ParentManager):
     """The manager as a tier of vLLM that serves peers sees it; valid during one serve_external_requests()."""
 
-    def __init__(self, server: TierServer) -> None:
+    def __init__(self, server: TierServer, tier: VllmTier) -> None:
         self._server = server
+        self._tier = tier
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         req_context.set_state(_RequestNumber(self._server.begin_request()))
@@ -136,6 +150,7 @@ class _Parent(ParentManager):
         if made is None:
             raise RuntimeError(f"request {req_context.req_id}: one of {len(keys)} chunks cannot be pinned now")
         job_id, slots = made
+        self._tier.note_job(job_id, len(keys))
         return TransferJob(
             job_id=job_id,
             keys=keys,

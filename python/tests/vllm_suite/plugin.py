@@ -2,6 +2,11 @@
 
     python -m pytest -p vllm_suite.plugin tests/v1/kv_offload/cpu/test_manager.py
 
+What tests a manager: under v1/kv_offload, cpu/test_manager.py and in tiering/ test_tiering_offloading.py,
+test_tier_poll_thread.py and test_backpressure.py; under v1/kv_connector/unit, offloading_connector/test_scheduler.py and
+test_events.py, which need the configuration of facebook/opt-125m (a config.json in that folder where pytest runs will
+do). The other files test classes of vLLM's that Terrace does not replace.
+
 Tests that look into private state of vLLM's classes, or state a rule that Terrace sets differently on purpose, are
 listed in listed.txt, each with its reason. They run, too: their failure is expected. The end of the run prints how many
 passed, failed and were listed.
