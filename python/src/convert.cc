@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace terrace_kv {
@@ -58,6 +59,22 @@ void KeysOf(nb::handle iterable, Keys& keys) {
   keys.keys.clear();
   keys.keys.reserve(count);
   for (std::size_t i = 0; i < count; ++i) keys.keys.push_back(KeyOf(keys.item(i)));
+}
+
+bool HasRepeats(const std::vector<ChunkKey>& keys) {
+  // Hashes: those that begin alike are alike, but for tests' short ones.
+  std::vector<std::uint64_t> begins;
+  begins.reserve(keys.size());
+  for (const ChunkKey& key : keys) {
+    std::uint64_t begin = key.group();
+    std::memcpy(&begin, key.hash().data(), std::min(sizeof(begin), key.hash().size()));
+    begins.push_back(begin);
+  }
+  std::sort(begins.begin(), begins.end());
+  if (std::adjacent_find(begins.begin(), begins.end()) == begins.end()) return false;
+  std::vector<ChunkKey> sorted = keys;
+  std::sort(sorted.begin(), sorted.end());
+  return std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
 }
 
 nb::list ListOf(const std::vector<SlotId>& slots) {

@@ -38,6 +38,7 @@ struct Keys {
   nb::handle item(std::size_t i) const;
 };
 void KeysOf(nb::handle iterable, Keys& keys);
+bool HasRepeats(const std::vector<terrace::ChunkKey>& keys);
 
 nb::list ListOf(const std::vector<terrace::SlotId>& slots);
 

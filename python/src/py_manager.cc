@@ -213,6 +213,7 @@ nb::list PyManager::PrepareLoad(nb::handle keys, nb::handle request,
   manager_.AssertHeld();
   KeysOf(keys, keys_);
   CheckEnds(ends);
+  if (HasRepeats(keys_.keys)) throw nb::value_error("a chunk is named twice in one call");
   Entry& entry = EntryOf(request);
   slots_.resize(keys_.keys.size());
   if (!manager_.PrepareLoad(keys_.keys, entry.request, slots_,
@@ -273,6 +274,7 @@ nb::object PyManager::PrepareStore(nb::handle keys, nb::handle request, bool is_
   manager_.AssertHeld();
   KeysOf(keys, keys_);
   CheckEnds(ends);
+  if (HasRepeats(keys_.keys)) throw nb::value_error("a chunk is named twice in one call");
   Entry& entry = EntryOf(request);
   entry.request.is_sequence = is_sequence;
   const auto outcome = manager_.PrepareStore(

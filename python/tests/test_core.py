@@ -537,6 +537,19 @@ def test_a_request_that_may_load_from_nowhere_asks_no_tier():
         assert node.manager.lookup(keys(1)[0], "r") is LookupResult.MISS
 
 
+def test_a_chunk_named_twice_is_refused_and_changes_nothing() -> None:
+    with make_node(slots=4) as node:
+        manager = node.manager
+        # Short hashes that begin alike are not alike.
+        alike = keys_of([b"12345678" + bytes([i]) for i in range(3)])
+        store(manager, alike, "a")
+        for call in (manager.prepare_store, manager.prepare_load):
+            with pytest.raises(ValueError, match="named twice"):
+                call([alike[0], alike[1], alike[0]], "b")
+        assert manager.stats()["pinned_chunks"] == 0
+        assert manager.stats()["ready_chunks"] == 3
+
+
 # Events and counts.
 
 
