@@ -19,7 +19,7 @@ WORDS = "the cache of a model is kept in tiers and the peers of a node are serve
 
 class Server:
     def __init__(self, model: str, extra: dict, directory: Path) -> None:
-        self.port = 30000 + os.getpid() % 10000
+        self.port = 12000 + os.getpid() % 8000
         self._log = directory / "serve.log"
         transfer = {
             "kv_connector": "OffloadingConnector",
