@@ -152,6 +152,8 @@ const std::vector<Place> kPlaces = {
 
 class PeerProxyPlaces : public PeerProxy {
  protected:
+  static constexpr std::size_t kGreetingBytes = 64;  // Of ZMTP 3.
+
   void FailEverywhere(Kind kind) {
     std::size_t tried = 0;
     std::size_t happened_count = 0;
@@ -164,10 +166,12 @@ class PeerProxyPlaces : public PeerProxy {
       NewAsker();
       Proxy& proxy = place.on_data ? data_ : control_;
       proxy.Set({kind, place.way, place.after});
-      (void)Fetch(1);
+      const bool got_all = Fetch(1) == kPromptChunks;
       const bool happened = proxy.happened();
       proxy.Set({});
-      if (kind != Kind::kFlip && happened) {
+      // ZeroMQ may connect anew by itself, and soon enough, if its greeting is cut.
+      const bool was_greeting = !place.on_data && place.after < kGreetingBytes;
+      if (kind != Kind::kFlip && happened && !(was_greeting && got_all)) {
         EXPECT_TRUE(asker_->Becomes("terrace_peer_failures_total", 1));
       }
       ExpectNothingLeft();
