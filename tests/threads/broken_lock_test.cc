@@ -60,17 +60,26 @@ LaneLock::Hold LaneLock::Unlock() {
 namespace threads {
 namespace {
 
+// What a broken lock lets happen it does not make happen every time.
+constexpr int kTries = 50;
+
 #if defined(TERRACE_TEST_NO_LOCK)
 TEST(BrokenLock, WithoutALockOverlapsAreSeen) {
-  const Overlap::Seen seen = Overlap::Run(Overlap::Steps::kEmpty, 100);
+  Overlap::Seen seen;
+  for (int i = 0; i < kTries && seen.overlaps == 0; ++i) {
+    seen = Overlap::Run(Overlap::Steps::kEmpty, 100);
+  }
   std::printf("%llu overlaps\n", static_cast<unsigned long long>(seen.overlaps));
   EXPECT_GT(seen.overlaps, 0u);
 }
 #else
 TEST(BrokenLock, WithoutLanesTheEngineIsSeenToBeOvertaken) {
-  const Overlap::Seen seen = Overlap::Run(Overlap::Steps::kWork, 50);
+  Overlap::Seen seen;
+  for (int i = 0; i < kTries && seen.overtakes == 0; ++i) {
+    seen = Overlap::Run(Overlap::Steps::kWork, 50);
+    EXPECT_EQ(seen.overlaps, 0u) << "it is a lock all the same";
+  }
   std::printf("%llu overtakes\n", static_cast<unsigned long long>(seen.overtakes));
-  EXPECT_EQ(seen.overlaps, 0u) << "it is a lock all the same";
   EXPECT_GT(seen.overtakes, 0u);
 }
 #endif
