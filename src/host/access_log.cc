@@ -31,16 +31,14 @@ void AccessLog::Grow() {
   }
 }
 
-void AccessLog::Place(Entry* entry) {
-  Place(entry, order_.empty() ? 0 : entries_[order_.back()].end);
-}
-
-void AccessLog::Place(Entry* entry, std::uint32_t end) {
+void AccessLog::Place(Entry* entry, std::optional<std::uint32_t> given_end) {
   if (entry->placed) return;
+  const std::uint32_t last = order_.empty() ? 0 : entries_[order_.back()].end;
+  const std::uint32_t end = given_end.value_or(last);
   entry->placed = true;
   entry->end = end;
   const auto place = static_cast<std::uint32_t>(entry - entries_.data());
-  if (order_.empty() || entries_[order_.back()].end <= end) {
+  if (last <= end) {
     order_.push_back(place);
     return;
   }

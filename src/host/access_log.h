@@ -37,11 +37,10 @@ class AccessLog {
   Entry* Find(Fingerprint fingerprint);
   // Pre: Find(fingerprint) is nullptr.
   Entry* Add(Fingerprint fingerprint, Kind kind, SlotRef chunk);
-  // Gives the entry its place in the order, behind those that have one, unless it has one.
-  void Place(Entry* entry);
-  // The same, behind those alone whose end is not higher.
+  // Gives the entry its place in the order, unless it has one: behind those that have one, or only
+  // those whose end is not higher.
   // Cost: O(1) if that is all of them; else O(log placed, and those behind it).
-  void Place(Entry* entry, std::uint32_t end);
+  void Place(Entry* entry, std::optional<std::uint32_t> end = {});
   // Calls visit(entry) for those placed before a placed one, the nearest first, until it says true.
   // Cost: O(log placed), and the visits.
   template <typename Visitor>

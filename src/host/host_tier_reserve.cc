@@ -134,11 +134,7 @@ void HostTier::NoteOffered(Offered& offered, const Reservation& reservation,
   }
   offered.was_placed = entry->placed;
   if (!is_store) return;
-  if (end) {
-    log.Place(entry, *end);
-  } else {
-    log.Place(entry);
-  }
+  log.Place(entry, end);
 }
 
 bool HostTier::SortByEnd(ChunkEnds ends) {
@@ -268,11 +264,7 @@ void HostTier::NoteAccess(AccessLog& log, Fingerprint fingerprint, SlotId slot,
   } else if (!entry->placed) {
     accesses_.push_back({slot, ChunkAccess::Kind::kOwn});
   }
-  if (end) {
-    log.Place(entry, *end);
-  } else {
-    log.Place(entry);
-  }
+  log.Place(entry, end);
   log.tail = log.placed_tail = now;
 }
 
