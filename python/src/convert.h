@@ -3,6 +3,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,6 +16,11 @@
 namespace terrace_kv {
 
 namespace nb = nanobind;
+
+// Never negative, and not so long that a clock overflows.
+inline std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::clamp(seconds, 0.0, 1e9) * 1e3));
+}
 
 // Throws the Python exception of an error, with its text (terrace_kv/errors.py).
 [[noreturn]] void Raise(const terrace::Error& error);

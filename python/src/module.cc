@@ -39,17 +39,15 @@ using terrace::NodeConfig;
 using terrace::SlotId;
 using terrace::TierConfig;
 
-std::chrono::milliseconds Milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(std::clamp(seconds, 0.0, 1e9) * 1e3));
-}
+// What a Py_buffer of the memory points to.
+struct Shape {
+  Py_ssize_t shape[2];
+  Py_ssize_t strides[2];
+};
 
 // memoryview(memory): rows of bytes, writable.
 int GetBuffer(PyObject* self, Py_buffer* view, int flags) {
   const terrace::HostSlots slots = nb::inst_ptr<HostMemory>(nb::handle(self))->slots();
-  struct Shape {
-    Py_ssize_t shape[2];
-    Py_ssize_t strides[2];
-  };
   auto* shape = new Shape{
       {static_cast<Py_ssize_t>(slots.slot_count), static_cast<Py_ssize_t>(slots.stride_bytes)},
       {static_cast<Py_ssize_t>(slots.stride_bytes), 1}};
@@ -69,10 +67,6 @@ int GetBuffer(PyObject* self, Py_buffer* view, int flags) {
 }
 
 void ReleaseBuffer(PyObject* /*self*/, Py_buffer* view) {
-  struct Shape {
-    Py_ssize_t shape[2];
-    Py_ssize_t strides[2];
-  };
   delete static_cast<Shape*>(view->internal);
 }
 
@@ -160,8 +154,7 @@ PyNode MakeNode(const std::string& config_json, const CacheIdentity& identity,
   }
   auto made = [&] {
     nb::gil_scoped_release released;
-    return memory ? terrace::Node::Create(config, identity, std::move(memory))
-                  : terrace::Node::Create(config, identity);
+    return terrace::Node::Create(config, identity, std::move(memory));
   }();
   PyNode node;
   node.node = std::shared_ptr<terrace::Node>(ValueOrRaise(std::move(made)).release(),
@@ -321,7 +314,7 @@ void BindNode(nb::module_& m) {
             new (self) PyNode(MakeNode(config, identity, std::move(memory), tiers,
                                        std::move(answers), std::move(make_context)));
           },
-          nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none())
+          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
       .def_ro("manager", &PyNode::manager)
       .def_prop_ro("metrics_address", [](PyNode& n) { return n.node->metrics_address(); })
       .def("wait_for_progress", [](PyNode& n, double timeout_s) {

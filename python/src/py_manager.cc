@@ -28,8 +28,9 @@ const void* ThisThread() {
   return &marker;
 }
 
-std::chrono::milliseconds Milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(std::clamp(seconds, 0.0, 1e9) * 1e3));
+nb::object NameOf(nb::handle request) {
+  if (PyUnicode_Check(request.ptr())) return nb::borrow(request);
+  return request.attr("req_id");
 }
 
 }  // namespace
@@ -120,7 +121,7 @@ PyManager::Entry* PyManager::FindEntry(nb::handle name) {
 
 // A request that was not announced is announced by its first call.
 PyManager::Entry& PyManager::EntryOf(nb::handle request) {
-  nb::object name = PyUnicode_Check(request.ptr()) ? nb::borrow(request) : request.attr("req_id");
+  nb::object name = NameOf(request);
   if (Entry* entry = FindEntry(name)) return *entry;
   Entry& entry = Add(request, std::move(name));
   manager_.AssertHeld();
@@ -165,7 +166,7 @@ bool PyManager::OnNewRequest(nb::handle request, std::uint32_t load_from,
   }
   Region region(*this);
   manager_.AssertHeld();
-  nb::object name = PyUnicode_Check(request.ptr()) ? nb::borrow(request) : request.attr("req_id");
+  nb::object name = NameOf(request);
   if (Entry* before = FindEntry(name)) Finish(*before);  // The same name again.
   Entry& entry = Add(request, std::move(name));
   entry.request.route = std::move(parsed);
@@ -231,8 +232,7 @@ void PyManager::CompleteLoad(nb::handle keys, nb::handle request) {
   Region region(*this);
   manager_.AssertHeld();
   KeysOf(keys, keys_);
-  const nb::object name =
-      PyUnicode_Check(request.ptr()) ? nb::borrow(request) : request.attr("req_id");
+  const nb::object name = NameOf(request);
   slots_.clear();
   for (const ChunkKey& key : keys_.keys) {
     if (const auto slot = manager_.SlotOf(key)) slots_.push_back(*slot);
@@ -326,8 +326,7 @@ void PyManager::CompleteStore(nb::handle keys, nb::handle /*request*/, bool succ
 void PyManager::OnRequestFinished(nb::handle request) {
   Region region(*this);
   manager_.AssertHeld();
-  const nb::object name =
-      PyUnicode_Check(request.ptr()) ? nb::borrow(request) : request.attr("req_id");
+  const nb::object name = NameOf(request);
   if (Entry* entry = FindEntry(name)) Finish(*entry);
 }
 

@@ -129,7 +129,7 @@ class Node:
         self,
         config_json: str,
         identity: CacheIdentity,
-        memory: HostMemory | None,
+        memory: HostMemory,
         tiers: list[tuple[int, Any]],
         answers: Sequence[Any],
         make_context: Callable[[int], Any] | None,

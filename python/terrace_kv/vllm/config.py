@@ -34,7 +34,7 @@ _DERIVED_KEYS = {
     "cache_policy_module_path": "means Python code, which the host tier does not run; eviction_policy is one of its own",
 }
 _PLACE = re.compile(r"secondary_tiers\[(\d+)\]")
-_NATIVE_TYPES = frozenset({"memory", "file", "peer", "plugin"})
+_NATIVE_TYPES = frozenset({"memory", "file", "peer", "plugin", "fs", "p2p"})
 _DETECTOR_POLICIES = {None: "drop", "DropStorePolicy": "drop", "ThrottledDropPolicy": "throttle"}
 
 
@@ -65,6 +65,11 @@ class Configuration:
     @property
     def json(self) -> str:
         return json.dumps(self.node)
+
+
+def is_python_tier(tier: Mapping[str, Any]) -> bool:
+    """Whether a class of Python makes it: one that its module_path names, or one that vLLM's factory knows."""
+    return "module_path" in tier or tier.get("type") not in _NATIVE_TYPES
 
 
 class _Reader:
@@ -125,7 +130,7 @@ class _Reader:
                 continue
             tier = dict(tier)
             merged = self._merge_backpressure(tier, backpressure)
-            if "module_path" in tier or tier["type"] not in _NATIVE_TYPES | {"fs", "p2p"}:
+            if is_python_tier(tier):
                 # vLLM's factory knows its own types, and says what is wrong with the rest.
                 if merged is not None:
                     tier["backpressure"] = merged

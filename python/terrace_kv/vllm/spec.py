@@ -21,7 +21,7 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 from .. import _core
 from ..errors import ConfigError, TerraceError
 from ..node import Node
-from .config import Configuration, read_extra_config
+from .config import Configuration, is_python_tier, read_extra_config
 from .manager import ANSWERS, TerraceOffloadingManager
 from .metrics import terrace_definitions
 from .tiers import VllmTier, peer_context
@@ -61,11 +61,10 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
     @staticmethod
     def _python_tiers(extra_config: Mapping[str, Any]) -> list[tuple[dict[str, Any], type]]:
         tiers = extra_config.get("secondary_tiers")
-        native = {"memory", "file", "peer", "plugin", "fs", "p2p"}
         return [
             (tier, SecondaryTierFactory.get_tier_class(tier))
             for tier in (tiers if isinstance(tiers, list) else [])
-            if isinstance(tier, dict) and ("module_path" in tier or tier.get("type") not in native)
+            if isinstance(tier, dict) and is_python_tier(tier)
         ]
 
     def __init__(self, config: OffloadingConfig) -> None:

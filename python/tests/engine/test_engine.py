@@ -21,6 +21,16 @@ def reset(host: bool) -> dict:
     return {"do": "reset", "host": host}
 
 
+def end_of(session: Running) -> tuple[dict[str, dict], list[int]]:
+    """What it said, by step, and which of its processes outlived it: unlike session.wait(), it lets them."""
+    try:
+        assert session.process.wait(400) == 0, session.log()[-5000:]
+        left = wait_for_nobody(session.process.pid, 30)
+    finally:
+        session.stop()
+    return {one["step"]: one for one in session.said()}, left
+
+
 def test_host_then_file_then_a_new_process(model: str, expected: dict, tmp_path: Path) -> None:
     extra = {
         "cpu_bytes_to_use": HOST_BYTES,
@@ -107,12 +117,7 @@ def test_two_ranks_in_processes_and_a_killed_worker(model: str, expected: dict, 
         tmp_path,
         "ranks",
     )
-    try:
-        assert session.process.wait(400) == 0, session.log()[-5000:]
-        left = wait_for_nobody(session.process.pid, 30)
-    finally:
-        session.stop()
-    said = {one["step"]: one for one in session.said()}
+    said, left = end_of(session)
     assert said["host"]["cached"][0] >= 1400
     assert said["host"]["tokens"][0] == said["first"]["tokens"][0]
     assert said["kill"]["killed"] == 1
@@ -134,13 +139,7 @@ def test_a_killed_core_leaves_nothing(model: str, tmp_path: Path) -> None:
         tmp_path,
         "core",
     )
-    # Not session.wait(), which kills whoever is left.
-    try:
-        assert session.process.wait(400) == 0, session.log()[-5000:]
-        left = wait_for_nobody(session.process.pid, 30)
-    finally:
-        session.stop()
-    said = {one["step"]: one for one in session.said()}
+    said, left = end_of(session)
     assert said["kill"]["killed"] >= 1
     assert left == []
     assert not [path for path in (tmp_path / "tier").rglob("*") if path.name.endswith(".tmp") and path.stat().st_size == 0]
