@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "terrace/cache_identity.h"
@@ -40,6 +41,13 @@ class TierHost {
   virtual std::size_t slot_stride_bytes() const = 0;
 
   virtual const CacheIdentity& identity() const = 0;
+
+  // XXH3-64 of the slot's chunk, if somebody has hashed it since it came.
+  // Pre: as Slot(). Cost: one load.
+  virtual std::optional<std::uint64_t> KnownChecksum(SlotId slot) const = 0;
+  // The caller has hashed the chunk, or has written what hashes to `checksum`.
+  // Pre: as Slot(); nobody else writes it.
+  virtual void NoteChecksum(SlotId slot, std::uint64_t checksum) = 0;
 
   // Tells the engine's thread that TakeFinished() has something new. Cheap, never blocks for long,
   // and must not be called while holding a lock that a method of the tier takes.

@@ -4,6 +4,7 @@
 // ended. The engine implements EngineMemory, which knows how a chunk lies in its own memory.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -60,6 +61,8 @@ struct HostSlots {
   std::size_t stride_bytes = 0;
   std::size_t chunk_bytes = 0;
   std::size_t slot_count = 0;
+  // One for each slot: XXH3-64 of its chunk, 0 while nobody has hashed it. Null where nobody asks.
+  std::atomic<std::uint64_t>* checksums = nullptr;
 
   // Pre: slot.value < slot_count.
   std::span<std::byte> Slot(SlotId slot) const {
@@ -81,7 +84,8 @@ class TERRACE_API Worker {
   void RunLoads(std::uint64_t byte_budget);
 
   // Copies queued stores to host memory, all of them: call it after the model step that computed
-  // them, before their blocks are reused.
+  // them, before their blocks are reused. In a node with peers it also hashes them, while they are
+  // in the cache, so that no peer waits for that.
   void RunStores();
 
   // Ends queued stores as failed without copying: for a model step that did not compute what it

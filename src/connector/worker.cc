@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/hash.h"
 
 namespace terrace {
 namespace {
@@ -41,6 +42,10 @@ void Worker::CopyNext(Running& running, Direction direction) {
     running.result.outcome = CopyOutcome::kFailed;
     running.result.error = copied.error().message;
     return;
+  }
+  if (direction == Direction::kStore && slots_.checksums != nullptr) {
+    slots_.checksums[copy.slot.value].store(Xxh3(slots_.Slot(copy.slot)),
+                                            std::memory_order_relaxed);
   }
   running.result.bytes += slots_.chunk_bytes;
   ++running.done;

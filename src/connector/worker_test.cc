@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <set>
+
+#include "base/hash.h"
 
 namespace terrace {
 namespace {
@@ -60,6 +63,23 @@ TEST_F(WorkerTest, CopiesBothWays) {
   EXPECT_EQ(results[0].id, JobId(1));
   EXPECT_EQ(results[1].bytes, 8u);
   EXPECT_THAT(worker_.TakeFinished(), SizeIs(0));
+}
+
+TEST_F(WorkerTest, HashesWhatItStoresWhereSomebodyAsks) {
+  std::vector<std::atomic<std::uint64_t>> checksums(4);
+  HostSlots slots{host_.data(), 16, 8, 4};
+  slots.checksums = checksums.data();
+  Worker worker(memory_, slots);
+  memory_.bytes[101] = Bytes(7);
+  memory_.bytes[102] = Bytes(8);
+  memory_.broken = {102};
+  worker.SubmitStores({Job(1, {1}), Job(2, {2})});
+  worker.RunStores();
+  EXPECT_EQ(checksums[1], Xxh3(Bytes(7)));
+  EXPECT_EQ(checksums[2], 0u) << "a copy that failed";
+  worker.SubmitLoads({Job(3, {3})});
+  worker.RunLoads(UINT64_MAX);
+  EXPECT_EQ(checksums[3], 0u) << "a load";
 }
 
 TEST_F(WorkerTest, LoadsStopAtTheBudgetAndGoOnNextTime) {

@@ -15,6 +15,7 @@ HostTier::HostTier(std::uint32_t slot_count, std::unique_ptr<EvictionPolicy> pol
       store_threshold_(options.store_threshold),
       policy_(std::move(policy)),
       refresh_interval_(std::max(policy_->refresh_interval(), std::uint32_t{1})),
+      checksums_(options.checksums),
       table_(slot_count),
       events_(std::max(options.max_events, std::uint32_t{1})) {
   if (store_threshold_ >= 2) tracker_.emplace(std::max(options.max_tracker_size, std::uint32_t{1}));

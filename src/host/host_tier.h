@@ -20,6 +20,7 @@
 #include "host/event_log.h"
 #include "host/flat_map.h"
 #include "host/offer_tracker.h"
+#include "host/slot_checksums.h"
 #include "host/slot_table.h"
 #include "terrace/chunk_key.h"
 #include "terrace/eviction_policy.h"
@@ -39,6 +40,9 @@ struct HostTierOptions {
   // Net changes that are kept until somebody takes them; if there are more, all are lost, and the
   // next taker is told so.
   std::uint32_t max_events = 1 << 17;
+  // Where the checksums of chunks are kept; told which slots get another chunk. Outlives the tier.
+  // Null: nowhere.
+  SlotChecksums* checksums = nullptr;
 };
 
 // Who holds pins: one load of the engine's (by request), or one job of a tier.
@@ -219,6 +223,7 @@ class HostTier {
   const std::uint32_t store_threshold_;
   const std::unique_ptr<EvictionPolicy> policy_;
   const std::uint32_t refresh_interval_;
+  SlotChecksums* const checksums_;
   SlotTable table_;
   // Requests look up prefixes from the front. Each record remembers which chunk continued its own,
   // so that the next look-up need not ask the index, and its record is on the way before it is

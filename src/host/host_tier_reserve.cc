@@ -176,6 +176,7 @@ void HostTier::TakeSlots(std::span<const ChunkKey> keys, const Reservation& rese
       parent.reset();
     }
     const SlotId slot = table_.Take(offered.fingerprint, keys[i]);
+    if (checksums_ != nullptr) checksums_->Forget(slot);
     policy_->OnInsert(slot, offered.fingerprint, parent);
     plan.slots.push_back(slot);
     if (parent) table_[*parent].next = slot.value;

@@ -84,6 +84,21 @@ std::vector<ChunkKey> Evict(HostTier& tier, const std::vector<ChunkKey>& keys) {
   return gone;
 }
 
+TEST(HostTier, ForgetsAChecksumWithItsChunk) {
+  SlotChecksums checksums(2);
+  HostTier tier = MakeTier(2, {.checksums = &checksums});
+  StoreAndFinish(tier, kA, {Key(1), Key(2)});
+  const SlotId slot = *tier.SlotOf(Key(2));
+  checksums.Note(*tier.SlotOf(Key(1)), 11);
+  checksums.Note(slot, 22);
+  Store(tier, kB, {Key(1)});
+  EXPECT_EQ(checksums.Known(*tier.SlotOf(Key(1))), 11u) << "it is there already";
+  // The deepest goes first.
+  Store(tier, kB, {Key(3)});
+  ASSERT_EQ(tier.SlotOf(Key(3)), slot);
+  EXPECT_EQ(checksums.Known(slot), std::nullopt);
+}
+
 TEST(HostTier, AChunkIsReadyOnlyOnceItIsPublished) {
   HostTier tier = MakeTier(2);
   EXPECT_EQ(tier.Find(Key(1)), State::kAbsent);

@@ -5,7 +5,8 @@
 namespace terrace {
 namespace {
 
-constexpr std::chrono::microseconds kSpin{30};
+// As long as it takes to wake a thread on a virtual machine with idle cores.
+constexpr std::chrono::microseconds kSpin{100};
 
 // To the processor: this is a wait, the other thread of the core may have its turn.
 void CpuRelax() {

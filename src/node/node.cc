@@ -16,6 +16,7 @@
 #include "base/deadline.h"
 #include "base/fd.h"
 #include "host/host_region.h"
+#include "host/slot_checksums.h"
 #include "manager/tiering_manager.h"
 #include "node/node_config_keys.h"
 #include "node/node_metrics.h"
@@ -32,9 +33,10 @@ namespace {
 // What tiers see of the node.
 class NodeTierHost final : public TierHost {
  public:
-  // `wake` is an eventfd.
-  NodeTierHost(HostRegion& region, const CacheIdentity& identity, UniqueFd wake)
-      : region_(region), identity_(identity), wake_(std::move(wake)) {}
+  // `wake` is an eventfd; `checksums` may be null.
+  NodeTierHost(HostRegion& region, SlotChecksums* checksums, const CacheIdentity& identity,
+               UniqueFd wake)
+      : region_(region), checksums_(checksums), identity_(identity), wake_(std::move(wake)) {}
 
   std::span<std::byte> Slot(SlotId slot) override {
     return {region_.base() + std::size_t{slot.value} * region_.slot_stride_bytes(),
@@ -46,6 +48,12 @@ class NodeTierHost final : public TierHost {
   }
   std::size_t slot_stride_bytes() const override { return region_.slot_stride_bytes(); }
   const CacheIdentity& identity() const override { return identity_; }
+  std::optional<std::uint64_t> KnownChecksum(SlotId slot) const override {
+    return checksums_ == nullptr ? std::nullopt : checksums_->Known(slot);
+  }
+  void NoteChecksum(SlotId slot, std::uint64_t checksum) override {
+    if (checksums_ != nullptr) checksums_->Note(slot, checksum);
+  }
 
   void NotifyProgress() override {
     // Acquire and release: who sees it set also sees what was done before, and one writing is
@@ -93,6 +101,7 @@ class NodeTierHost final : public TierHost {
 
  private:
   HostRegion& region_;
+  SlotChecksums* const checksums_;
   const CacheIdentity identity_;
   const UniqueFd wake_;  // The engine sleeps on it.
   std::atomic<TieringManager*> manager_{
@@ -124,6 +133,12 @@ Result<std::unique_ptr<SecondaryTier>> MakeTier(const TierConfig& config, TierHo
       return config.custom.make(host);
   }
   return Error{ErrorCode::kInvalidArgument, "make a tier: unknown type"};
+}
+
+// They ask for the same chunks again and again, and somebody waits each time.
+bool HasPeers(const NodeConfig& config) {
+  return std::any_of(config.secondary_tiers.begin(), config.secondary_tiers.end(),
+                     [](const TierConfig& tier) { return tier.type == TierConfig::Type::kPeer; });
 }
 
 ThreadPriority PriorityOf(const ControlThreadConfig& control) {
@@ -178,11 +193,13 @@ struct Node::Impl {
     (void)connector.release();
     (void)manager.release();
     (void)tier_host.release();
+    (void)checksums.release();
     (void)new std::shared_ptr<HostMemory>(std::move(memory));
   }
 
   // In order of construction: each is used by those below it.
   std::shared_ptr<HostMemory> memory;
+  std::unique_ptr<SlotChecksums> checksums;  // Null where no tier asks for them.
   std::unique_ptr<NodeTierHost> tier_host;
   std::unique_ptr<TieringManager> manager;
   std::unique_ptr<Connector> connector;
@@ -213,7 +230,9 @@ Result<std::unique_ptr<Node>> Node::Create(const NodeConfig& config, const Cache
   if (!policy.ok()) return std::move(policy).error();
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return ErrnoError("make a node: an eventfd", errno);
-  impl->tier_host = std::make_unique<NodeTierHost>(region, identity, std::move(wake));
+  if (HasPeers(config)) impl->checksums = std::make_unique<SlotChecksums>(region.slot_count());
+  impl->tier_host = std::make_unique<NodeTierHost>(region, impl->checksums.get(), identity,
+                                                   std::move(wake));
 
   std::vector<std::unique_ptr<SecondaryTier>> tiers;
   for (std::size_t i = 0; i < config.secondary_tiers.size(); ++i) {
@@ -231,7 +250,8 @@ Result<std::unique_ptr<Node>> Node::Create(const NodeConfig& config, const Cache
           region.slot_count(), std::move(policy).value(),
           config.enable_kv_events ? EventRecording::kOn : EventRecording::kOff,
           HostTierOptions{.store_threshold = config.store_threshold,
-                          .max_tracker_size = config.max_tracker_size}),
+                          .max_tracker_size = config.max_tracker_size,
+                          .checksums = impl->checksums.get()}),
       std::move(tiers), ManagerOptionsOf(config, identity.fields().chunk_bytes));
   auto started = impl->manager->StartControlThread();
   if (!started) return std::move(started).error();
@@ -258,7 +278,11 @@ Node::~Node() { Shutdown(); }
 OffloadingManager& Node::manager() { return *impl_->manager; }
 Connector& Node::connector() { return *impl_->connector; }
 
-HostSlots Node::host_slots() const { return impl_->memory->slots(); }
+HostSlots Node::host_slots() const {
+  HostSlots slots = impl_->memory->slots();
+  if (impl_->checksums != nullptr) slots.checksums = impl_->checksums->values();
+  return slots;
+}
 
 const std::string& Node::metrics_address() const { return impl_->metrics_address; }
 

@@ -108,6 +108,19 @@ TEST(Node, RefusesMemoryOfAnotherChunkSize) {
   EXPECT_THAT(node.error().message, HasSubstr("4096 bytes, one of its identity 8192"));
 }
 
+// With peers a worker is to hash what it stores.
+TEST(Node, KeepsChecksumsForPeers) {
+  NodeConfig config = Config();
+  EXPECT_EQ(Node::Create(config, Identity()).value()->host_slots().checksums, nullptr);
+  TierConfig peer;
+  peer.type = TierConfig::Type::kPeer;
+  peer.peer.port = 0;
+  config.secondary_tiers.push_back(peer);
+  const auto node = Node::Create(config, Identity());
+  ASSERT_TRUE(node.ok()) << node.error().message;
+  EXPECT_NE(node.value()->host_slots().checksums, nullptr);
+}
+
 TierConfig Custom(std::function<Result<std::unique_ptr<SecondaryTier>>(TierHost&)> make) {
   TierConfig tier;
   tier.type = TierConfig::Type::kCustom;

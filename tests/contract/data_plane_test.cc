@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "base/hash.h"
 #include "tests/contract/data_plane_kits.h"
 
 namespace terrace::testing {
@@ -164,6 +165,31 @@ TEST_P(DataPlaneTest, AnotherChunkThanWantedIsCorrupt) {
   EXPECT_EQ(asker.EndOf(kLink, 2), ReadEnd::kOk);
   // The holder does not keep what was refused.
   EXPECT_TRUE(holder.bell.WaitFor([&] { return holder.leases.counts().reads == 0; }));
+}
+
+// Who serves a chunk again, or passes it on, does not hash it again.
+TEST_P(DataPlaneTest, AChecksumIsTakenOnceAndTravelsWithItsChunk) {
+  PlaneNode holder(create()), asker(create());
+  SlotChecksums& held = holder.host.RememberChecksums();
+  SlotChecksums& fetched = asker.host.RememberChecksums();
+  ASSERT_TRUE(Connect(asker, holder));
+  const auto keys = Keys(0, 2);
+  const LeaseId lease = holder.Lease(kSession, keys);
+  asker.plane->Read(kLink, ReadsOf(lease, keys, 4));
+  ASSERT_TRUE(asker.AwaitEnds(2));
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    ASSERT_EQ(asker.EndOf(kLink, i), ReadEnd::kOk);
+    const std::uint64_t right = Xxh3(asker.host.Slot(SlotId(4 + i)));
+    EXPECT_EQ(held.Known(SlotId(i)), right);
+    EXPECT_EQ(fetched.Known(SlotId(4 + i)), right);
+  }
+  // What was noted is what is sent; whether it is right is the asker's to find out.
+  held.Note(SlotId(1), 12345);
+  asker.plane->Read(kLink, ReadsOf(lease, keys, 8, 2));
+  ASSERT_TRUE(asker.AwaitEnds(4));
+  EXPECT_EQ(asker.EndOf(kLink, 2), ReadEnd::kOk);
+  EXPECT_EQ(asker.EndOf(kLink, 3), ReadEnd::kCorrupt);
+  EXPECT_EQ(fetched.Known(SlotId(9)), std::nullopt) << "of a chunk that did not come";
 }
 
 TEST_P(DataPlaneTest, AnotherModelsChunksAreRefused) {

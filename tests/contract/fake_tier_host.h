@@ -8,6 +8,7 @@
 
 #include "base/mutex.h"
 #include "host/region_memory.h"
+#include "host/slot_checksums.h"
 #include "terrace/tier_host.h"
 
 namespace terrace::testing {
@@ -40,7 +41,8 @@ class FakeTierHost final : public TierHost {
       : identity_(CacheIdentity::Create(std::move(fields)).value()),
         stride_((identity_.fields().chunk_bytes + kPage - 1) / kPage * kPage),
         memory_(RegionMemory::Create(PosixMemoryOps(), n_slots * stride_, HugePages::kOff).value()),
-        n_slots_(n_slots) {}
+        n_slots_(n_slots),
+        checksums_(static_cast<std::uint32_t>(n_slots)) {}
 
   std::span<std::byte> Slot(SlotId slot) override {
     if (slot.value >= n_slots_) std::abort();
@@ -49,6 +51,17 @@ class FakeTierHost final : public TierHost {
   TierMemory Memory() override { return {{memory_.base(), n_slots_ * stride_}, memory_.fd()}; }
   std::size_t slot_stride_bytes() const override { return stride_; }
   const CacheIdentity& identity() const override { return identity_; }
+  std::optional<std::uint64_t> KnownChecksum(SlotId slot) const override {
+    return remembers_ ? checksums_.Known(slot) : std::nullopt;
+  }
+  void NoteChecksum(SlotId slot, std::uint64_t checksum) override {
+    checksums_.Note(slot, checksum);
+  }
+  // From now on what was noted is known. Whoever writes a slot behind a tier's back forgets it then.
+  SlotChecksums& RememberChecksums() {
+    remembers_ = true;
+    return checksums_;
+  }
 
   void NotifyProgress() override {
     MutexLock lock(mutex_);
@@ -75,6 +88,8 @@ class FakeTierHost final : public TierHost {
   const std::size_t stride_;
   const RegionMemory memory_;
   const std::size_t n_slots_;
+  SlotChecksums checksums_;
+  bool remembers_ = false;
   Mutex mutex_;
   CondVar progressed_;
   std::uint64_t progress_ TERRACE_GUARDED_BY(mutex_) = 0;

@@ -67,7 +67,8 @@ SimNode::SimNode(Internet& internet, std::string host, std::vector<std::string> 
       {.breaker = {.failure_threshold = ~0u}, .backpressure = BackpressureOptions::Off()});
   manager_ = std::make_unique<TieringManager>(
       std::make_unique<HostTier>(kSlots, MakeEvictionPolicy("lru", kSlots).value(),
-                                 EventRecording::kOff),
+                                 EventRecording::kOff,
+                                 HostTierOptions{.checksums = &memory_.RememberChecksums()}),
       std::move(tiers), options);
 }
 

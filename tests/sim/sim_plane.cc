@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/hash.h"
+
 namespace terrace::sim {
 
 SimPlane::SimPlane(Hub& hub, std::map<std::string, SimPlane*>& planes, std::string name,
@@ -107,7 +109,16 @@ void SimPlane::Serve(const std::string& asker_name, DataLinkId link, std::uint64
                     }));
   }
   const auto slot = host_.Slot(chunk->slot);
-  const ChunkRecord record = MakeChunkRecord(host_.identity().digest(), chunk->key, slot);
+  // As the real planes do.
+  auto checksum = host_.KnownChecksum(chunk->slot);
+  if (!checksum) {
+    checksum = Xxh3(slot);
+    host_.NoteChecksum(chunk->slot, *checksum);
+  }
+  const ChunkRecord record{.identity = host_.identity().digest(),
+                           .key = chunk->key,
+                           .payload_size = slot.size(),
+                           .payload_checksum = *checksum};
   if (world.Random(2) == 0) {
     // Inline: the bytes leave now.
     std::vector<std::byte> bytes(slot.begin(), slot.end());
@@ -158,6 +169,7 @@ void SimPlane::Arrive(DataLinkId id, std::uint64_t tag, const ChunkRecord& recor
   std::copy(bytes.begin(), bytes.end(), slot.begin());
   const WantedChunk wanted{host_.identity().digest(), read->second.key, slot.size()};
   const bool good = MatchChunkRecord(record, wanted).ok() && VerifyChunkPayload(record, slot).ok();
+  if (good) host_.NoteChecksum(read->second.slot, record.payload_checksum);
   End(id, tag, good ? ReadEnd::kOk : ReadEnd::kCorrupt);
 }
 

@@ -98,6 +98,8 @@ bool AskerLink::HasWork() const {
 
 void AskerLink::Turn() {
   if (!found_.empty()) FetchNext();
+  // To wake the holder for each chunk would cost more than it tells it.
+  if (!found_.empty() && ++fetched_unsaid_ < kFetchedUnsaidMax) return;
   if (state_ == State::kOpening || state_ == State::kOpen) Send();
 }
 
@@ -274,6 +276,7 @@ void AskerLink::Take(const DataChunk& chunk) {
   asked->second.granted = remote_ != nullptr;
   const auto record = CheckRecord(chunk, read);
   if (!record) return EndRead(chunk.tag, ReadEnd::kCorrupt);
+  asked->second.checksum = record->payload_checksum;
   if (remote_) {
     found_.push_back({chunk.tag, chunk.where, *record});
     return;
@@ -331,13 +334,14 @@ void AskerLink::AskMore() {
   while (!waiting_.empty() && asked_.size() < Window()) {
     const ChunkRead read = waiting_.front();
     waiting_.pop_front();
-    const bool is_new = asked_.emplace(read.tag, Asked{read, 0, false, false}).second;
+    const bool is_new = asked_.emplace(read.tag, Asked{.read = read}).second;
     TERRACE_CHECK(is_new, "two reads under way have one tag");
     AppendDataFrame(DataRead{read.tag, read.lease.value, read.index}, out_);
   }
 }
 
 void AskerLink::Send() {
+  fetched_unsaid_ = 0;
   while (out_sent_ < out_.size()) {
     const ssize_t sent = ::send(fd_.get(), out_.data() + out_sent_, out_.size() - out_sent_,
                                 MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -355,6 +359,9 @@ void AskerLink::Send() {
 
 void AskerLink::EndRead(std::uint64_t tag, ReadEnd end) {
   const auto asked = asked_.find(tag);
+  if (end == ReadEnd::kOk) {
+    shared_.host.NoteChecksum(asked->second.read.slot, asked->second.checksum);
+  }
   shared_.events.push_back({id_, DataEvent::Kind::kRead, tag, end, {}});
   if (asked->second.granted && state_ == State::kOpen) AppendDataFrame(DataDone{tag}, out_);
   asked_.erase(asked);
@@ -370,6 +377,7 @@ void AskerLink::LogCorrupt(const ChunkRead& read, const std::string& why) {
 }
 
 std::size_t AskerLink::Window() const {
+  if (shared_.plane == PlaneKind::kSharedMemory) return kWindowMax;  // Only headers come.
   return std::clamp(kWindowBytes / chunk_bytes(), kWindowMin, kWindowMax);
 }
 

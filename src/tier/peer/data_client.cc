@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -24,6 +25,9 @@ constexpr std::uint64_t kWakeId = ~std::uint64_t{0};
 constexpr std::uint64_t kPlaneId = ~std::uint64_t{1};
 
 constexpr const char* kClosed = "closed";
+
+// How long news may wait while there is more to do.
+constexpr std::chrono::milliseconds kHoldBackMax{1};
 
 }  // namespace
 
@@ -115,8 +119,20 @@ class DataClient::Loop {
       WatchLink(at->first, link);
       ++at;
     }
+    if (lost.empty() && MayHoldBack()) return;
     client_.Publish(shared_.events, lost);
     shared_.events.clear();
+    held_back_since_.reset();
+  }
+
+  // Whoever waits for a prompt is not woken for each of its chunks.
+  bool MayHoldBack() {
+    if (shared_.events.empty()) return true;
+    const auto now = Clock::now();
+    if (!held_back_since_) held_back_since_ = now;
+    const bool busy = std::any_of(links_.begin(), links_.end(),
+                                  [](const auto& link) { return link.second->HasWork(); });
+    return busy && now - *held_back_since_ < kHoldBackMax;
   }
 
   void WatchLink(DataLinkId id, AskerLink& link) {
@@ -134,6 +150,7 @@ class DataClient::Loop {
   AskerShared shared_;
   std::unordered_map<DataLinkId, std::unique_ptr<AskerLink>> links_;
   bool stopped_ = false;
+  std::optional<Clock::time_point> held_back_since_;
 };
 
 Result<std::unique_ptr<DataClient>> DataClient::Start(PlaneKind plane,

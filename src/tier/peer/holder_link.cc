@@ -147,7 +147,13 @@ void HolderLink::BeginNextRead() {
   if (!chunk) return AppendDataFrame(DataChunk{.tag = read.tag}, out_);
   if (shared_.options.payload == DataServerOptions::Payload::kFetched) return Grant(read, *chunk);
   hash_.Reset();
-  sending_ = Sending{read.tag, lease, chunk->key, shared_.host.Slot(chunk->slot), 0, 0};
+  sending_ = Sending{read.tag,
+                     lease,
+                     *chunk,
+                     shared_.host.Slot(chunk->slot),
+                     shared_.host.KnownChecksum(chunk->slot),
+                     0,
+                     0};
 }
 
 void HolderLink::Grant(const DataRead& read, const LeaseTable::Chunk& chunk) {
@@ -158,7 +164,20 @@ void HolderLink::Grant(const DataRead& read, const LeaseTable::Chunk& chunk) {
   }
   DataChunk answer{.tag = read.tag, .status = DataStatus::kHere};
   answer.where = static_cast<std::uint64_t>(payload.data() - shared_.host.Memory().bytes.data());
-  EncodeChunkRecord(MakeChunkRecord(shared_.host.identity().digest(), chunk.key, payload),
+  std::optional<std::uint64_t> checksum = shared_.host.KnownChecksum(chunk.slot);
+  if (!checksum) {
+    checksum = Xxh3(payload);
+    shared_.host.NoteChecksum(chunk.slot, *checksum);
+  }
+  AppendRecord(std::move(answer), chunk.key, *checksum);
+}
+
+void HolderLink::AppendRecord(DataChunk answer, const ChunkKey& key, std::uint64_t checksum) {
+  const CacheIdentity& identity = shared_.host.identity();
+  EncodeChunkRecord({.identity = identity.digest(),
+                     .key = key,
+                     .payload_size = identity.fields().chunk_bytes,
+                     .payload_checksum = checksum},
                     answer.record);
   AppendDataFrame(answer, out_);
 }
@@ -177,13 +196,12 @@ void HolderLink::RefuseSending() {
 }
 
 void HolderLink::FinishSending() {
-  DataChunk answer{.tag = sending_->tag, .status = DataStatus::kHere};
-  EncodeChunkRecord({.identity = shared_.host.identity().digest(),
-                     .key = sending_->key,
-                     .payload_size = sending_->payload.size(),
-                     .payload_checksum = hash_.Value()},
-                    answer.record);
-  AppendDataFrame(answer, out_);
+  if (!sending_->checksum) {
+    sending_->checksum = hash_.Value();
+    shared_.host.NoteChecksum(sending_->chunk.slot, *sending_->checksum);
+  }
+  AppendRecord({.tag = sending_->tag, .status = DataStatus::kHere}, sending_->chunk.key,
+               *sending_->checksum);
   EndRead(sending_->lease);
   sending_.reset();
 }
@@ -228,9 +246,11 @@ void HolderLink::Send() {
     out_sent_ = 0;
   }
   if (!sending_) return;
-  // To send it first brings it into the cache, and the asker works on it meanwhile.
   const std::size_t sent_payload = sent - sent_frames;
-  hash_.Update(sending_->payload.subspan(sending_->sent, sent_payload));
+  // To send it first brings it into the cache, and the asker works on it meanwhile.
+  if (!sending_->checksum) {
+    hash_.Update(sending_->payload.subspan(sending_->sent, sent_payload));
+  }
   sending_->sent += sent_payload;
   if (sending_->sent == sending_->payload.size()) FinishSending();
 }

@@ -75,8 +75,9 @@ class HolderLink {
   struct Sending {
     std::uint64_t tag = 0;
     LeaseId lease;
-    ChunkKey key;
+    LeaseTable::Chunk chunk;
     std::span<const std::byte> payload;  // Of the whole chunk.
+    std::optional<std::uint64_t> checksum;
     std::size_t sent = 0;
     std::size_t announced = 0;  // By BYTES.
   };
@@ -92,6 +93,7 @@ class HolderLink {
   }
   void BeginNextRead();
   void Grant(const DataRead& read, const LeaseTable::Chunk& chunk);
+  void AppendRecord(DataChunk answer, const ChunkKey& key, std::uint64_t checksum);
   void AnnouncePiece();
   void FinishSending();
   void RefuseSending();
@@ -119,7 +121,7 @@ class HolderLink {
 
   std::deque<DataRead> reads_;
   std::optional<Sending> sending_;
-  Xxh3Stream hash_;                                     // Of what was sent of it.
+  Xxh3Stream hash_;  // Of what was sent of it, if its checksum is not known.
   std::unordered_map<std::uint64_t, LeaseId> granted_;  // By tag, until the asker is done.
 };
 

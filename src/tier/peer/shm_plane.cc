@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -21,6 +20,7 @@
 #include "base/hash.h"
 #include "base/hashed_copy.h"
 #include "base/same_user.h"
+#include "tier/peer/mapped_memory.h"
 #include "tier/peer/stream_plane.h"
 
 namespace terrace {
@@ -103,23 +103,22 @@ Result<void> CheckUser(int socket) {
   return {};
 }
 
-// A holder's memory, mapped for reading.
 class MappedChunks final : public RemoteChunks {
  public:
-  MappedChunks(const std::byte* base, std::size_t size) : base_(base), size_(size) {}
-  ~MappedChunks() override { ::munmap(const_cast<std::byte*>(base_), size_); }
-  MappedChunks(const MappedChunks&) = delete;
-  MappedChunks& operator=(const MappedChunks&) = delete;
+  explicit MappedChunks(std::unique_ptr<MappedMemory> memory) : memory_(std::move(memory)) {}
 
   std::optional<ReadEnd> Begin(const Fetch& fetch) override {
-    if (fetch.where > size_ || size_ - fetch.where < fetch.slot.size()) return ReadEnd::kCorrupt;
-    const std::uint64_t hash = CopyHashed(fetch.slot, {base_ + fetch.where, fetch.slot.size()});
+    const auto bytes = memory_->bytes();
+    if (fetch.where > bytes.size() || bytes.size() - fetch.where < fetch.slot.size()) {
+      return ReadEnd::kCorrupt;
+    }
+    const std::uint64_t hash =
+        CopyHashed(fetch.slot, bytes.subspan(fetch.where, fetch.slot.size()));
     return hash == fetch.record->payload_checksum ? ReadEnd::kOk : ReadEnd::kCorrupt;
   }
 
  private:
-  const std::byte* const base_;
-  const std::size_t size_;
+  const std::unique_ptr<MappedMemory> memory_;
 };
 
 class ShmDialer final : public PlaneDialer {
@@ -143,10 +142,9 @@ class ShmDialer final : public PlaneDialer {
       return Error{ErrorCode::kCorrupt,
                    fmt::format("the peer's memory has {} bytes, it states {}", file.st_size, size)};
     }
-    void* const base = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor.get(), 0);
-    if (base == MAP_FAILED) return ErrnoError("map the peer's memory", errno);
-    return std::unique_ptr<RemoteChunks>(
-        std::make_unique<MappedChunks>(static_cast<const std::byte*>(base), size));
+    auto memory = MappedMemory::Map(std::move(descriptor), size);
+    if (!memory.ok()) return std::move(memory).error();
+    return std::unique_ptr<RemoteChunks>(std::make_unique<MappedChunks>(std::move(memory).value()));
   }
 };
 
