@@ -104,6 +104,20 @@ class Session:
             self.settle(step)
         say(step="reset", ok=self.llm.reset_prefix_cache(reset_connector=step["host"]))
 
+    def drop_cached_files(self, step: dict[str, Any]) -> None:
+        """What the page cache has of the files of a folder is written and forgotten."""
+        for folder, _, names in os.walk(step["folder"]):
+            for name in names:
+                try:
+                    file = os.open(os.path.join(folder, name), os.O_RDONLY)
+                except FileNotFoundError:
+                    continue
+                try:
+                    os.fsync(file)
+                    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(file)
+
     def abort(self, step: dict[str, Any]) -> None:
         """Aborts requests after some steps each, in process."""
         engine = self.llm.llm_engine
