@@ -14,6 +14,8 @@
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "device/block_layout.h"
+#include "device/cuda_copier.h"
+#include "device/cuda_driver.h"
 
 namespace terrace {
 namespace {
@@ -48,6 +50,9 @@ class PooledCopier final : public BlockCopier {
 
   Result<void> Submit(BlockJob submitted) override {
     if (auto checked = layout_.Check(submitted); !checked.ok()) return checked;
+    if (submitted.after_event != 0) {
+      return JobFault(submitted.id, "an event of a device, but the tensors are the CPU's");
+    }
     auto job = std::make_shared<Job>();
     job->store = submitted.direction == BlockJob::Direction::kStore;
     job->pages = layout_.PagesOf(submitted, PageMerging::kNone);
@@ -164,7 +169,7 @@ class PooledCopier final : public BlockCopier {
     const auto now = std::chrono::steady_clock::now();
     const double seconds =
         job.began == TimePoint{} ? 0 : std::chrono::duration<double>(now - job.began).count();
-    finished_.push_back({job.id, job.bytes, seconds});
+    finished_.push_back({.id = job.id, .bytes = job.bytes, .seconds = seconds, .error = {}});
     job.pages = {};
     jobs_.erase(job.id);  // Whoever runs its last piece still holds it.
     job_ended_.NotifyAll();
@@ -184,15 +189,33 @@ class PooledCopier final : public BlockCopier {
   std::vector<BlockResult> finished_ TERRACE_GUARDED_BY(mutex_);
 };
 
+Result<std::unique_ptr<BlockCopier>> MakeDeviceCopier(BlockLayout layout, int device) {
+  const auto fault = [&](const Error& error) {
+    return Error{error.code,
+                 fmt::format("make a block copier for CUDA device {}: {}", device, error.message)};
+  };
+  auto symbols = LoadCudaSymbols();
+  if (!symbols.ok()) return fault(symbols.error());
+  auto driver = OpenCudaDriver(symbols.value(), device);
+  if (!driver.ok()) return fault(driver.error());
+  auto copier = MakeCudaCopier(std::move(layout), std::move(driver).value());
+  if (!copier.ok()) return fault(copier.error());
+  return copier;
+}
+
 }  // namespace
+
+bool BlockCopier::HasCuda() { return LoadCudaSymbols().ok(); }
 
 Result<std::unique_ptr<BlockCopier>> BlockCopier::Create(HostSlots slots,
                                                          BlockCopierOptions options) {
-  if (options.threads == 0) {
+  const int device = options.device;
+  if (device < 0 && options.threads == 0) {
     return Error{ErrorCode::kInvalidArgument, "make a block copier: threads is 0"};
   }
   auto layout = BlockLayout::Create(slots, std::move(options));
   if (!layout.ok()) return std::move(layout).error();
+  if (device >= 0) return MakeDeviceCopier(std::move(layout).value(), device);
   auto copier = std::make_unique<PooledCopier>(std::move(layout).value());
   if (auto started = copier->Start(); !started.ok()) return std::move(started).error();
   return std::unique_ptr<BlockCopier>(std::move(copier));
