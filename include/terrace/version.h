@@ -14,7 +14,7 @@ namespace terrace {
 // "0.1.0".
 TERRACE_API std::string Version();
 // What was built in, a line each: compiler, build type, sanitizers, libraries with their versions,
-// kinds of tier. Ends with a newline.
+// CUDA, kinds of tier. Ends with a newline.
 TERRACE_API std::string BuildInfo();
 
 }  // namespace terrace

@@ -177,7 +177,8 @@ using PyGroup = std::vector<std::pair<std::uint32_t, std::size_t>>;
 std::shared_ptr<BlockCopier> MakeCopier(const std::shared_ptr<HostMemory>& memory,
                                         std::uint32_t rank, const std::vector<PyTensor>& tensors,
                                         const std::vector<PyGroup>& groups,
-                                        std::uint32_t blocks_per_chunk, std::uint32_t threads) {
+                                        std::uint32_t blocks_per_chunk, std::uint32_t threads,
+                                        int device) {
   if (rank >= memory->rank_count()) throw nb::value_error("the memory has no such rank");
   terrace::BlockCopierOptions options;
   for (const auto& [base, count, stride, page] : tensors) {
@@ -189,7 +190,12 @@ std::shared_ptr<BlockCopier> MakeCopier(const std::shared_ptr<HostMemory>& memor
   }
   options.blocks_per_chunk = blocks_per_chunk;
   options.threads = threads;
-  auto made = ValueOrRaise(BlockCopier::Create(memory->rank_slots(rank), std::move(options)));
+  options.device = device;
+  auto created = [&] {
+    nb::gil_scoped_release released;
+    return BlockCopier::Create(memory->rank_slots(rank), std::move(options));
+  }();
+  auto made = ValueOrRaise(std::move(created));
   return std::shared_ptr<BlockCopier>(made.release(), [memory](BlockCopier* dying) {
     if (nb::is_alive() && PyGILState_Check() != 0) {
       nb::gil_scoped_release released;
@@ -222,7 +228,7 @@ std::vector<std::uint32_t> Integers(nb::handle object) {
 void SubmitJob(BlockCopier& copier, std::uint64_t job_id, bool is_store, nb::handle block_ids,
                const std::vector<std::uint32_t>& group_sizes,
                const std::vector<std::uint32_t>& first_blocks, nb::handle slot_ids,
-               std::uint32_t blocks_per_chunk, bool urgent) {
+               std::uint32_t blocks_per_chunk, bool urgent, std::uintptr_t after_event) {
   const std::vector<std::uint32_t> blocks = Integers(block_ids);
   const std::vector<std::uint32_t> slots = Integers(slot_ids);
   if (group_sizes.size() != first_blocks.size()) {
@@ -232,6 +238,7 @@ void SubmitJob(BlockCopier& copier, std::uint64_t job_id, bool is_store, nb::han
   job.id = JobId(job_id);
   job.direction = is_store ? BlockJob::Direction::kStore : BlockJob::Direction::kLoad;
   job.urgent = urgent;
+  job.after_event = after_event;
   std::size_t block = 0;
   std::size_t slot = 0;
   for (std::size_t g = 0; g < group_sizes.size(); ++g) {
@@ -255,7 +262,11 @@ void SubmitJob(BlockCopier& copier, std::uint64_t job_id, bool is_store, nb::han
   if (block != blocks.size() || slot != slots.size()) {
     throw nb::value_error("the groups have fewer blocks or chunks than the job");
   }
-  OkOrRaise(copier.Submit(std::move(job)));
+  const auto done = [&] {
+    nb::gil_scoped_release released;
+    return copier.Submit(std::move(job));
+  }();
+  OkOrRaise(done);
 }
 
 void BindMemory(nb::module_& m) {
@@ -377,18 +388,17 @@ void BindNode(nb::module_& m) {
 
 void BindCopier(nb::module_& m) {
   nb::class_<BlockCopier>(m, "BlockCopier")
-      .def_static("create",
-                  [](std::shared_ptr<HostMemory> memory, std::uint32_t rank,
-                     const std::vector<PyTensor>& tensors, const std::vector<PyGroup>& groups,
-                     std::uint32_t blocks_per_chunk, std::uint32_t threads) {
-                    return MakeCopier(memory, rank, tensors, groups, blocks_per_chunk, threads);
-                  })
-      .def("submit", &SubmitJob)
+      .def_static("create", &MakeCopier, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+                  nb::arg(), nb::arg("device") = -1)
+      .def("submit", &SubmitJob, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg("after_event") = 0)
       .def("take_finished",
            [](BlockCopier& copier) {
              nb::list results;
              for (const terrace::BlockResult& one : copier.TakeFinished()) {
-               results.append(nb::make_tuple(one.id.value, one.bytes, one.seconds));
+               const bool failed = one.outcome == terrace::CopyOutcome::kFailed;
+               const nb::object error = failed ? nb::cast(one.error) : nb::none();
+               results.append(nb::make_tuple(one.id.value, one.bytes, one.seconds, error));
              }
              return results;
            })
@@ -411,6 +421,7 @@ NB_MODULE(_core, m) {
     return ValueOrRaise(terrace::ParseNodeConfig(json)).cpu_bytes_to_use;
   });
   m.def("config_schema", &terrace::NodeConfigSchema);
+  m.def("has_cuda", &BlockCopier::HasCuda);
   BindMemory(m);
   BindNode(m);
   BindCopier(m);

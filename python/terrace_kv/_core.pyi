@@ -13,6 +13,8 @@ def cpu_bytes_to_use(config_json: str) -> int:
 def config_schema() -> str:
     """The JSON Schema (draft 2020-12) of a configuration."""
 
+def has_cuda() -> bool:
+    """Whether this build has CUDA, and the machine a driver of it."""
 class CacheIdentity:
     """What must be equal for one process to use the chunks of another. Every field must be given."""
 
@@ -152,7 +154,8 @@ class TierServer:
     def should_yield(self) -> bool: ...
 
 class BlockCopier:
-    """Copies blocks of paged memory to and from the slots of a rank, on threads of its own."""
+    """Copies blocks of paged memory to and from the slots of a rank, in the background: by threads, or by a CUDA
+    device."""
 
     @staticmethod
     def create(
@@ -162,9 +165,10 @@ class BlockCopier:
         groups: Sequence[Sequence[tuple[int, int]]],
         blocks_per_chunk: int,
         threads: int,
+        device: int = -1,
     ) -> BlockCopier:
         """`tensors`: (address, blocks, bytes from page to page, bytes of a page); `groups`: for each its (tensor,
-        bytes of its pages)."""
+        bytes of its pages); `device`: the CUDA device whose memory the tensors are, or -1."""
     def submit(
         self,
         job_id: int,
@@ -175,9 +179,10 @@ class BlockCopier:
         slots: Any,
         blocks_per_chunk: int,
         urgent: bool,
+        after_event: int = 0,
     ) -> None:
         """Queues a job: `block_ids` (int32) group by group; `first_blocks` the place of each group's first block in
-        its request."""
-    def take_finished(self) -> list[tuple[int, int, float]]:
-        """(job, bytes, seconds) of those that ended since the last call."""
+        its request; `after_event` the handle of a recorded CUDA event that the copies come after."""
+    def take_finished(self) -> list[tuple[int, int, float, str | None]]:
+        """(job, bytes, seconds, why it failed) of those that ended since the last call."""
     def wait_for(self, jobs: Sequence[int], timeout_s: float) -> bool: ...

@@ -691,8 +691,8 @@ def copy(copier: Any, job: int, is_store: bool, blocks: list[int], sizes: list[i
     """Bytes copied."""
     copier.submit(job, is_store, array.array("i", blocks), sizes, firsts, array.array("i", slots), 2, urgent)
     assert copier.wait_for([job], PATIENCE_S)
-    [(done, size, seconds)] = copier.take_finished()
-    assert done == job and seconds >= 0
+    [(done, size, seconds, error)] = copier.take_finished()
+    assert done == job and seconds >= 0 and error is None
     return size
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import torch  # noqa: E402
 from terrace_kv import ConfigError, TerraceError  # noqa: E402
 from terrace_kv.vllm import TerraceOffloadingSpec, version  # noqa: E402
 from terrace_kv.vllm import spec as spec_module  # noqa: E402
+from terrace_kv.vllm import worker as worker_module  # noqa: E402
 from terrace_kv.vllm.config import read_extra_config  # noqa: E402
 from terrace_kv.vllm.filters import sources_allowed  # noqa: E402
 from vllm.v1.kv_offload.base import (  # noqa: E402
@@ -170,6 +172,111 @@ def test_host_memory_that_does_not_fit() -> None:
     assert raised.value.code == "resource exhausted"
     with pytest.raises(ConfigError, match="cpu_bytes_to_use"):
         TerraceOffloadingSpec(config_of({"cpu_bytes_to_use": 100}))
+
+
+class FakeCopier:
+    """Of a device that is not here: writes down what it is asked, and ends what the test says."""
+
+    def __init__(self) -> None:
+        self.created: tuple[tuple, dict[str, Any]] = ((), {})
+        self.submitted: list[tuple[int, int]] = []
+        self.ended: list[tuple] = []
+
+    def create(self, *args: Any, **kwargs: Any) -> FakeCopier:
+        self.created = (args, kwargs)
+        return self
+
+    def submit(self, job: int, *args: Any, after_event: int = 0) -> None:
+        self.submitted.append((job, after_event))
+
+    def take_finished(self) -> list[tuple]:
+        ended, self.ended = self.ended, []
+        return ended
+
+
+@pytest.fixture
+def copier(monkeypatch: pytest.MonkeyPatch) -> FakeCopier:
+    """The worker module with a device's copier, and a compute stream whose events are 100, 101, ..."""
+    fake = FakeCopier()
+    events = itertools.count(100)
+    monkeypatch.setattr(worker_module, "_core", SimpleNamespace(BlockCopier=fake))
+    monkeypatch.setattr(
+        worker_module, "ComputeStream", lambda device: SimpleNamespace(record=lambda: next(events))
+    )
+    return fake
+
+
+def on_device(kind: str, index: int = 0) -> CanonicalKVCaches:
+    tensor = SimpleNamespace(
+        device=torch.device(kind, index),
+        shape=(BLOCKS, PAGE),
+        data_ptr=lambda: 4096,
+        stride=lambda axis: PAGE,
+        element_size=lambda: 1,
+    )
+    return CanonicalKVCaches([CanonicalKVCacheTensor(tensor, PAGE)], [[CanonicalKVCacheRef(0, PAGE)]])
+
+
+def test_copies_of_a_device_come_after_what_was_computed(copier: FakeCopier) -> None:
+    memory = SimpleNamespace(await_all=lambda: None)
+    worker = worker_module.TerraceOffloadingWorker(memory, 0, on_device("cuda", 3), 1)
+    args, kwargs = copier.created
+    assert args[2] == [(4096, BLOCKS, PAGE, PAGE)]
+    assert kwargs == {"device": 3}
+    blocks = GPULoadStoreSpec([1], [1], [0])
+    assert worker.submit_store(1, blocks, blocks)
+    assert worker.submit_load(2, blocks, blocks)
+    assert copier.submitted == [(1, 100), (2, 101)]  # Each its own point in time.
+
+
+def test_a_copy_that_failed_is_reported_as_failed(copier: FakeCopier, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(worker_module.logger, "error", lambda text, *args: said.append(text % args))
+    worker = worker_module.TerraceOffloadingWorker(SimpleNamespace(), 0, on_device("cuda"), 1)
+    copier.ended = [(1, 0, 0.0, "cuMemcpyAsync on CUDA device 0: no"), (2, 64, 0.5, None)]
+    failed, good = worker.get_finished()
+    assert (failed.job_id, failed.success) == (1, False)
+    assert (good.job_id, good.success, good.transfer_size, good.transfer_time) == (2, True, 64, 0.5)
+    assert len(said) == 1 and "copy job 1" in said[0] and "cuMemcpyAsync on CUDA device 0: no" in said[0]
+
+
+def test_tensors_of_other_devices_or_of_two_are_refused(copier: FakeCopier) -> None:
+    two = on_device("cuda", 0)
+    two.tensors.extend(on_device("cuda", 1).tensors)
+    for tensors in (on_device("xpu"), two):
+        with pytest.raises(ValueError, match="of one CUDA device"):
+            worker_module.TerraceOffloadingWorker(SimpleNamespace(), 0, tensors, 1)
+
+
+@pytest.mark.parametrize(
+    ("device", "chosen", "has_cuda", "ours", "warned"),
+    [
+        ("cpu", None, False, True, False),
+        ("cuda", None, True, False, False),
+        ("cuda", "vllm", True, False, False),
+        ("cuda", "terrace", True, True, False),
+        ("cuda", "terrace", False, False, True),
+        ("xpu", "terrace", True, False, True),
+    ],
+)
+def test_whose_worker_copies(
+    monkeypatch: pytest.MonkeyPatch, device: str, chosen: str | None, has_cuda: bool, ours: bool, warned: bool
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(spec_module.logger, "warning", lambda text, *args: said.append(text % args))
+    monkeypatch.setattr(spec_module._core, "has_cuda", lambda: has_cuda)
+    made: list[str] = []
+    monkeypatch.setattr(worker_module, "TerraceOffloadingWorker", lambda *args: made.append("terrace"))
+    monkeypatch.setattr("terrace_kv.vllm.device_worker.make_device_worker", lambda *args: made.append("vllm"))
+    spec = TerraceOffloadingSpec(config_of({"device_copies": chosen} if chosen else None))
+    spec.get_worker(caches() if device == "cpu" else on_device(device))
+    assert made == ["terrace" if ours else "vllm"]
+    assert any("device_copies" in line for line in said) == warned
+
+
+def test_device_copies_is_one_of_two_words() -> None:
+    with pytest.raises(ConfigError, match="device_copies: must be one of vllm, terrace, is 'cuda'"):
+        read({"cpu_bytes_to_use": "1GiB", "device_copies": "cuda"})
 
 
 def read(extra: dict[str, Any]) -> Any:

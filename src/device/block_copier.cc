@@ -13,6 +13,9 @@
 #include "base/deadline.h"
 #include "base/mutex.h"
 #include "base/thread.h"
+#include "device/block_layout.h"
+#include "device/cuda_copier.h"
+#include "device/cuda_driver.h"
 
 namespace terrace {
 namespace {
@@ -25,14 +28,7 @@ constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
 
 class PooledCopier final : public BlockCopier {
  public:
-  PooledCopier(HostSlots slots, BlockCopierOptions options)
-      : slots_(slots), options_(std::move(options)) {
-    std::size_t at = 0;
-    for (const PagedTensor& tensor : options_.tensors) {
-      offsets_.push_back(at);
-      at += tensor.page_bytes * options_.blocks_per_chunk;
-    }
-  }
+  explicit PooledCopier(BlockLayout layout) : layout_(std::move(layout)) {}
 
   ~PooledCopier() override {
     {
@@ -44,7 +40,7 @@ class PooledCopier final : public BlockCopier {
   }
 
   Result<void> Start() {
-    for (std::uint32_t i = 0; i < options_.threads; ++i) {
+    for (std::uint32_t i = 0; i < layout_.options().threads; ++i) {
       auto thread = StartThread("terrace-copy-", std::to_string(i), [this] { Run(); });
       if (!thread.ok()) return std::move(thread).error();
       threads_.push_back(std::move(thread).value());
@@ -53,17 +49,20 @@ class PooledCopier final : public BlockCopier {
   }
 
   Result<void> Submit(BlockJob submitted) override {
-    if (auto checked = Check(submitted); !checked.ok()) return checked;
+    if (auto checked = layout_.Check(submitted); !checked.ok()) return checked;
+    if (submitted.after_event != 0) {
+      return JobFault(submitted.id, "an event of a device, but the tensors are the CPU's");
+    }
     auto job = std::make_shared<Job>();
     job->store = submitted.direction == BlockJob::Direction::kStore;
-    job->pages = PagesOf(submitted);
-    for (const Page& page : job->pages) job->bytes += page.bytes;
+    job->pages = layout_.PagesOf(submitted, PageMerging::kNone);
+    for (const BlockPage& page : job->pages) job->bytes += page.bytes;
     std::deque<Piece> pieces = Cut(job);
     job->left = pieces.size();
 
     MutexLock lock(mutex_);
     if (!jobs_.emplace(submitted.id, job).second) {
-      return Fault(submitted.id, "a job of that number is under way");
+      return JobFault(submitted.id, "a job of that number is under way");
     }
     job->id = submitted.id;
     if (pieces.empty()) {
@@ -97,15 +96,10 @@ class PooledCopier final : public BlockCopier {
   }
 
  private:
-  struct Page {
-    std::byte* engine;
-    std::byte* host;
-    std::size_t bytes;
-  };
   struct Job {
     JobId id;
     bool store = false;
-    std::vector<Page> pages;
+    std::vector<BlockPage> pages;
     std::uint64_t bytes = 0;
     // Under the copier's lock.
     std::size_t left = 0;  // Pieces.
@@ -116,69 +110,6 @@ class PooledCopier final : public BlockCopier {
     std::size_t begin = 0;  // Of its pages.
     std::size_t end = 0;
   };
-
-  static Error Fault(JobId id, const std::string& what) {
-    return {ErrorCode::kInvalidArgument, fmt::format("copy job {}: {}", id.value, what)};
-  }
-
-  Result<void> Check(const BlockJob& job) const {
-    if (job.groups.size() > options_.groups.size()) {
-      return Fault(job.id, fmt::format("{} groups, there are {}", job.groups.size(),
-                                       options_.groups.size()));
-    }
-    const std::size_t per_chunk = options_.blocks_per_chunk;
-    for (std::size_t g = 0; g < job.groups.size(); ++g) {
-      const GroupBlocks& group = job.groups[g];
-      if (group.blocks.empty() && group.slots.empty()) continue;
-      if (group.first_in_chunk >= per_chunk) {
-        return Fault(job.id, fmt::format("group {}: first_in_chunk {}, a chunk has {} blocks", g,
-                                         group.first_in_chunk, per_chunk));
-      }
-      const std::size_t slots =
-          (group.first_in_chunk + group.blocks.size() + per_chunk - 1) / per_chunk;
-      if (slots != group.slots.size()) {
-        return Fault(job.id, fmt::format("group {}: {} blocks from place {} on take {} slots, not "
-                                         "{}",
-                                         g, group.blocks.size(), group.first_in_chunk, slots,
-                                         group.slots.size()));
-      }
-      for (const SlotId slot : group.slots) {
-        if (slot.value >= slots_.slot_count) {
-          return Fault(job.id, fmt::format("group {}: slot {}, there are {}", g, slot.value,
-                                           slots_.slot_count));
-        }
-      }
-      for (const GroupTensor& part : options_.groups[g]) {
-        const std::size_t count = options_.tensors[part.tensor].block_count;
-        for (const std::uint32_t block : group.blocks) {
-          if (block < count) continue;
-          return Fault(job.id, fmt::format("group {}: block {}, tensor {} has {}", g, block,
-                                           part.tensor, count));
-        }
-      }
-    }
-    return {};
-  }
-
-  // Chunk by chunk, so that the pieces of a job write different slots for the most part.
-  std::vector<Page> PagesOf(const BlockJob& job) const {
-    std::vector<Page> pages;
-    for (std::size_t g = 0; g < job.groups.size(); ++g) {
-      const GroupBlocks& group = job.groups[g];
-      for (std::size_t i = 0; i < group.blocks.size(); ++i) {
-        const std::size_t place = group.first_in_chunk + i;
-        std::byte* const row = slots_.Slot(group.slots[place / options_.blocks_per_chunk]).data();
-        for (const GroupTensor& part : options_.groups[g]) {
-          const PagedTensor& tensor = options_.tensors[part.tensor];
-          pages.push_back(
-              {tensor.base + group.blocks[i] * tensor.block_stride_bytes,
-               row + offsets_[part.tensor] + place % options_.blocks_per_chunk * tensor.page_bytes,
-               part.bytes});
-        }
-      }
-    }
-    return pages;
-  }
 
   static std::deque<Piece> Cut(const std::shared_ptr<Job>& job) {
     std::deque<Piece> pieces;
@@ -222,7 +153,7 @@ class PooledCopier final : public BlockCopier {
         if (piece.job->began == TimePoint{}) piece.job->began = std::chrono::steady_clock::now();
       }
       for (std::size_t i = piece.begin; i < piece.end; ++i) {
-        const Page& page = piece.job->pages[i];
+        const BlockPage& page = piece.job->pages[i];
         if (piece.job->store) {
           std::memcpy(page.host, page.engine, page.bytes);
         } else {
@@ -238,15 +169,13 @@ class PooledCopier final : public BlockCopier {
     const auto now = std::chrono::steady_clock::now();
     const double seconds =
         job.began == TimePoint{} ? 0 : std::chrono::duration<double>(now - job.began).count();
-    finished_.push_back({job.id, job.bytes, seconds});
+    finished_.push_back({.id = job.id, .bytes = job.bytes, .seconds = seconds, .error = {}});
     job.pages = {};
     jobs_.erase(job.id);  // Whoever runs its last piece still holds it.
     job_ended_.NotifyAll();
   }
 
-  const HostSlots slots_;
-  const BlockCopierOptions options_;
-  std::vector<std::size_t> offsets_;  // Of each tensor in a slot.
+  const BlockLayout layout_;
   std::vector<std::thread> threads_;  // Constant after Start().
 
   Mutex mutex_;
@@ -260,41 +189,34 @@ class PooledCopier final : public BlockCopier {
   std::vector<BlockResult> finished_ TERRACE_GUARDED_BY(mutex_);
 };
 
+Result<std::unique_ptr<BlockCopier>> MakeDeviceCopier(BlockLayout layout, int device) {
+  const auto fault = [&](const Error& error) {
+    return Error{error.code,
+                 fmt::format("make a block copier for CUDA device {}: {}", device, error.message)};
+  };
+  auto symbols = LoadCudaSymbols();
+  if (!symbols.ok()) return fault(symbols.error());
+  auto driver = OpenCudaDriver(symbols.value(), device);
+  if (!driver.ok()) return fault(driver.error());
+  auto copier = MakeCudaCopier(std::move(layout), std::move(driver).value());
+  if (!copier.ok()) return fault(copier.error());
+  return copier;
+}
+
 }  // namespace
+
+bool BlockCopier::HasCuda() { return LoadCudaSymbols().ok(); }
 
 Result<std::unique_ptr<BlockCopier>> BlockCopier::Create(HostSlots slots,
                                                          BlockCopierOptions options) {
-  const auto fault = [](const std::string& what) {
-    return Error{ErrorCode::kInvalidArgument, "make a block copier: " + what};
-  };
-  if (options.blocks_per_chunk == 0) return fault("blocks_per_chunk is 0");
-  if (options.threads == 0) return fault("threads is 0");
-  std::size_t bytes = 0;
-  for (std::size_t t = 0; t < options.tensors.size(); ++t) {
-    const PagedTensor& tensor = options.tensors[t];
-    if (tensor.block_stride_bytes < tensor.page_bytes) {
-      return fault(fmt::format("tensor {}: pages of {} bytes, {} bytes apart", t, tensor.page_bytes,
-                               tensor.block_stride_bytes));
-    }
-    bytes += tensor.page_bytes * options.blocks_per_chunk;
+  const int device = options.device;
+  if (device < 0 && options.threads == 0) {
+    return Error{ErrorCode::kInvalidArgument, "make a block copier: threads is 0"};
   }
-  if (bytes > slots.chunk_bytes) {
-    return fault(fmt::format("{} tensors have {} bytes a chunk, a slot has {}",
-                             options.tensors.size(), bytes, slots.chunk_bytes));
-  }
-  for (std::size_t g = 0; g < options.groups.size(); ++g) {
-    for (const GroupTensor& part : options.groups[g]) {
-      if (part.tensor >= options.tensors.size()) {
-        return fault(fmt::format("group {}: tensor {}, there are {}", g, part.tensor,
-                                 options.tensors.size()));
-      }
-      if (part.bytes > options.tensors[part.tensor].page_bytes) {
-        return fault(fmt::format("group {}: {} bytes of tensor {}, whose pages have {}", g,
-                                 part.bytes, part.tensor, options.tensors[part.tensor].page_bytes));
-      }
-    }
-  }
-  auto copier = std::make_unique<PooledCopier>(slots, std::move(options));
+  auto layout = BlockLayout::Create(slots, std::move(options));
+  if (!layout.ok()) return std::move(layout).error();
+  if (device >= 0) return MakeDeviceCopier(std::move(layout).value(), device);
+  auto copier = std::make_unique<PooledCopier>(std::move(layout).value());
   if (auto started = copier->Start(); !started.ok()) return std::move(started).error();
   return std::unique_ptr<BlockCopier>(std::move(copier));
 }

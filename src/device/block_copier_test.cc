@@ -64,6 +64,7 @@ TEST_F(BlockCopierTest, StoresPagesTensorAfterTensorAndLoadsThemElsewhere) {
   ASSERT_TRUE(copier->Submit(Job(1, Direction::kStore, {{{5, 2}, 0, {SlotId(3)}}})).ok());
   const auto stored = WaitAndTake(*copier, 1);
   ASSERT_EQ(stored.size(), 1u);
+  EXPECT_EQ(stored[0].outcome, CopyOutcome::kOk);
   EXPECT_EQ(stored[0].bytes, kChunk);
   const std::uint8_t* row = host_.data() + 3 * kChunk;
   EXPECT_EQ(std::vector(row, row + 64),
@@ -134,6 +135,9 @@ TEST_F(BlockCopierTest, RefusesWhatDoesNotExistAndQueuesNothing) {
   EXPECT_THAT(why(Job(1, Direction::kStore, {{{0}, 2, {SlotId(0)}}})),
               HasSubstr("first_in_chunk 2, a chunk has 2 blocks"));
   EXPECT_THAT(why(Job(1, Direction::kStore, {{}, {}, {}})), HasSubstr("3 groups, there are 2"));
+  BlockJob of_a_device = Job(1, Direction::kStore, {{{0}, 0, {SlotId(0)}}});
+  of_a_device.after_event = 1;
+  EXPECT_THAT(why(std::move(of_a_device)), HasSubstr("the tensors are the CPU's"));
   EXPECT_TRUE(copier->TakeFinished().empty());
   const JobId unknown(9);
   EXPECT_TRUE(copier->WaitFor({&unknown, 1}, seconds(0)));
@@ -161,6 +165,17 @@ TEST_F(BlockCopierTest, RefusesTensorsThatDoNotFit) {
   EXPECT_THAT(why([](auto& o) { o.groups[1][0].bytes = 33; }), HasSubstr("33 bytes of tensor 1"));
   EXPECT_THAT(why([](auto& o) { o.threads = 0; }), HasSubstr("threads is 0"));
   EXPECT_THAT(why([](auto& o) { o.blocks_per_chunk = 0; }), HasSubstr("blocks_per_chunk is 0"));
+}
+
+TEST_F(BlockCopierTest, SaysWhyThereIsNoneForADevice) {
+  if (BlockCopier::HasCuda()) GTEST_SKIP() << "this machine has CUDA";
+  BlockCopierOptions options = Options();
+  options.device = 3;
+  auto made = BlockCopier::Create(Slots(), std::move(options));
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, ErrorCode::kNotFound);
+  EXPECT_THAT(made.error().message, testing::MatchesRegex("make a block copier for CUDA device 3: "
+                                                          ".*(has no CUDA|no CUDA driver).*"));
 }
 
 TEST_F(BlockCopierTest, EndsWithJobsQueued) {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "device/cuda_driver.h"
 #include "node/build_labels.h"
 #include "node/node_config_keys.h"
 #include "terrace/version.h"
@@ -76,6 +77,7 @@ std::string BuildInfo() {
   zmq_version(&zmq_major, &zmq_minor, &zmq_patch);
   info += fmt::format("ZeroMQ: {}.{}.{}\n", zmq_major, zmq_minor, zmq_patch);
   info += fmt::format("msgpack: {}\n", MSGPACK_VERSION);
+  info += fmt::format("CUDA: {}\n", CudaHeaderVersion());
   info += fmt::format("tiers: {}\n", TierNames());
   info += fmt::format("data planes of peers: {}\n", DataPlaneNames());
   return info;

@@ -17,6 +17,7 @@ TEST(BuildInfo, HasALineForEachThing) {
           "OpenSSL: " +
           number + "xxHash: " + number + "spdlog: " + number + "fmt: " + number +
           "nlohmann-json: " + number + "ZeroMQ: " + number + "msgpack: " + number +
+          "CUDA: (none|[0-9]+\\.[0-9]+)\n"
           "tiers: memory, file, peer, plugin\ndata planes of peers: shared_memory, (ucx, )?tcp\n"));
 }
 

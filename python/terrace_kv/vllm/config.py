@@ -24,6 +24,7 @@ _CONNECTOR_KEYS = frozenset(
         "sync_load_budget_bytes",
         "backpressure",
         "copy_threads",
+        "device_copies",
         "revision",
     }
 )
@@ -60,6 +61,7 @@ class Configuration:
     python_tiers: list[PythonTier] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     copy_threads: int = 2
+    device_copies: str = "vllm"
     revision: str = "unspecified"
 
     @property
@@ -92,6 +94,7 @@ class _Reader:
         if "offload_prompt_only" in extra:
             node["offload_prompt_only"] = extra["offload_prompt_only"]
         self.out.copy_threads = self._number(extra, "copy_threads", 2, 1, 64)
+        self.out.device_copies = self._choice(extra, "device_copies", ("vllm", "terrace"))
         if "revision" in extra:
             if isinstance(extra["revision"], str) and extra["revision"]:
                 self.out.revision = extra["revision"]
@@ -113,6 +116,14 @@ class _Reader:
             return value
         self.faults.append(f"{key}: must be a number from {low} to {high}, is {value!r}")
         return default
+
+    def _choice(self, extra: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str:
+        """The first one is the default."""
+        value = extra.get(key, choices[0])
+        if value in choices:
+            return value
+        self.faults.append(f"{key}: must be one of {', '.join(choices)}, is {value!r}")
+        return choices[0]
 
     def _with_places(self, line: str) -> str:
         return _PLACE.sub(lambda found: f"secondary_tiers[{self._places[int(found[1])]}]", line)

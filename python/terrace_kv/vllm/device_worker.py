@@ -1,4 +1,4 @@
-"""On a GPU: vLLM's own worker over Terrace's host memory.
+"""On a GPU, unless ``device_copies`` is ``terrace``: vLLM's own worker over Terrace's host memory.
 
 vLLM's CPUOffloadingWorker copies on streams of its own after the compute stream's event; it is given the rank's part of
 the slots in place of its own region.

@@ -157,17 +157,31 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
             own, create=rank == 0, timeout_s=CREATOR_TIMEOUT_S if rank == 0 else JOIN_TIMEOUT_S
         )
         part = 0 if self.replicated_layout else rank
-        if kv_caches.tensors and kv_caches.tensors[0].tensor.device.type != "cpu":
-            from .device_worker import make_device_worker
-
-            self._worker = make_device_worker(self, self._memory, part, kv_caches)
-        else:
+        if not kv_caches.tensors or self._copies_itself(kv_caches.tensors[0].tensor.device.type):
             from .worker import TerraceOffloadingWorker
 
             self._worker = TerraceOffloadingWorker(
                 self._memory, part, kv_caches, self.blocks_per_chunk, self._configuration.copy_threads
             )
+        else:
+            from .device_worker import make_device_worker
+
+            self._worker = make_device_worker(self, self._memory, part, kv_caches)
         return self._worker
+
+    def _copies_itself(self, device: str) -> bool:
+        """Whether Terrace copies tensors of a kind of device, and not vLLM's worker."""
+        if device == "cpu":
+            return True
+        if self._configuration.device_copies != "terrace":
+            return False
+        if device == "cuda" and _core.has_cuda():
+            return True
+        logger.warning(
+            "Terrace: device_copies: for tensors of %s there is no CUDA in this build or machine; vLLM's worker copies",
+            device,
+        )
+        return False
 
     def get_manager(self) -> OffloadingManager:
         """Joins the workers' memory, starts the tiers and, for those that serve peers, the control thread."""
