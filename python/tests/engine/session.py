@@ -146,6 +146,19 @@ class Session:
         groups = self._scheduler().kv_cache_config.kv_cache_groups
         say(step="groups", windows=[getattr(group.kv_cache_spec, "sliding_window", None) for group in groups])
 
+    def tracked(self, step: dict[str, Any]) -> None:
+        """Of how many chunks the connector keeps what their events are to say, in process."""
+        tracker = self._scheduler().connector.connector_scheduler._events_tracker
+        say(step=step["name"], chunks=len(tracker._pending_event_metadata))
+
+    def counters(self, step: dict[str, Any]) -> None:
+        """Metrics by name, over all labels."""
+        found = dict.fromkeys(step["names"], 0.0)
+        for metric in self.llm.get_metrics():
+            if metric.name in found:
+                found[metric.name] += metric.value
+        say(step=step["name"], counters=found)
+
     def count_preemptions(self, step: dict[str, Any]) -> None:
         """From here on each generate says how many there were, in process."""
         scheduler = self._scheduler()

@@ -79,8 +79,8 @@ def test_host_then_file_then_a_new_process(hybrid_model: str, expected: dict, tm
 def test_chunks_of_four_blocks_preemption_and_a_host_tier_that_is_too_small(
     hybrid_model: str, expected: dict, tmp_path: Path
 ) -> None:
-    # A block of two layers has 256 KiB, a chunk of four 1 MiB: a host tier of 8, of which LONG takes six. The window is
-    # half a chunk.
+    # A block of two layers has 256 KiB, a chunk of four 1 MiB: a host tier of 8, of which LONG takes six, since windows
+    # are kept for every chunk and not for its end alone. The window is half a chunk.
     extra = {
         "cpu_bytes_to_use": 8 << 20,
         "blocks_per_chunk": 4,
@@ -90,12 +90,18 @@ def test_chunks_of_four_blocks_preemption_and_a_host_tier_that_is_too_small(
         {
             "model": hybrid_model,
             "extra": extra,
-            "llm": {"num_gpu_blocks_override": 36, "max_model_len": 2048},
+            "llm": {
+                "num_gpu_blocks_override": 36,
+                "max_model_len": 2048,
+                "prefix_cache_retention_interval": 512,
+            },
             "steps": [
                 {"do": "count_preemptions"},
                 generate("first", LONG),
                 reset(host=False),
                 generate("host", LONG),
+                reset(host=False),
+                generate("front", FRONT),
                 generate("crowd", *CROWD, out=40),
                 generate("again", LONG),
                 reset(host=True),
@@ -112,7 +118,9 @@ def test_chunks_of_four_blocks_preemption_and_a_host_tier_that_is_too_small(
     assert said["crowd"]["preempted"] > 0
     assert [tokens[:8] for tokens in said["crowd"]["tokens"]] == [expected[str(prompt)] for prompt in CROWD]
     assert said["short"]["tokens"][0] == expected[str(SHORT)]
+    assert said["front"]["tokens"][0] == expected[str(FRONT)]
     assert said["host"]["cached"] == [1024]
+    assert said["front"]["cached"] == [512]
     assert said["after reset"]["cached"] == [1024]
 
     again = run({"model": hybrid_model, "extra": extra, "steps": [generate("file", LONG)]}, tmp_path, "new")
