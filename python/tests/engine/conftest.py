@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .make_model import make_hybrid_model, make_model
+from .make_model import make_hybrid_model, make_model, make_recurrent_model
 from .vllm_run import run
 
 # Prompts as [seed, tokens], long enough for several blocks of 128 tokens.
@@ -51,6 +51,12 @@ def expected(model: str, tmp_path_factory: pytest.TempPathFactory) -> dict[int, 
 def hybrid_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Layers in three KV-cache groups, two of which see HYBRID_WINDOW tokens."""
     return _kept_model("-hybrid", make_hybrid_model, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def recurrent_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Layers in three KV-cache groups, two of which have a recurrent state."""
+    return _kept_model("-recurrent", make_recurrent_model, tmp_path_factory)
 
 
 @pytest.fixture(autouse=True)

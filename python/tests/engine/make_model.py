@@ -2,7 +2,8 @@
 
     python make_model.py DIR [LAYERS HIDDEN]      default: 4 layers, hidden 256, a step of milliseconds
 
-make_hybrid_model() writes a random Gemma 3 in its place, whose layers have several KV-cache groups.
+make_hybrid_model() and make_recurrent_model() write a random Gemma 3 and LFM 2 in its place, whose layers have several
+KV-cache groups.
 """
 
 from __future__ import annotations
@@ -71,11 +72,40 @@ def make_hybrid_model(directory: str) -> None:
         pad_token_id=0,
         initializer_range=0.08,
     )
-    model = transformers.Gemma3ForCausalLM(config).to(torch.float32)
-    # Else a token's own embedding outweighs what attention adds, and each token is followed by itself.
+    _save(transformers.Gemma3ForCausalLM(config), directory)
+
+
+def make_recurrent_model(directory: str) -> None:
+    """Two layers of attention among four with a recurrent state, of a convolution: three groups of two. Always the same
+    weights."""
+    torch.manual_seed(22)
+    config = transformers.Lfm2Config(
+        vocab_size=32000,
+        hidden_size=256,
+        intermediate_size=512,
+        block_ff_dim=512,
+        block_auto_adjust_ff_dim=False,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        conv_L_cache=3,
+        block_dim=256,
+        conv_dim=256,
+        layer_types=2 * ["conv", "conv", "full_attention"],
+        max_position_embeddings=16384,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        initializer_range=0.08,
+    )
+    _save(transformers.Lfm2ForCausalLM(config), directory)
+
+
+def _save(model: transformers.PreTrainedModel, directory: str) -> None:
+    # Else a token's own embedding outweighs what the layers add, and each token is followed by itself.
     with torch.no_grad():
         model.model.embed_tokens.weight.mul_(0.125)
-    model.save_pretrained(directory)
+    model.to(torch.float32).save_pretrained(directory)
     make_tokenizer().save_pretrained(directory)
 
 

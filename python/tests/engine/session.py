@@ -142,9 +142,10 @@ class Session:
         say(step="kill", killed=len(victims), raised=raised)
 
     def groups(self, step: dict[str, Any]) -> None:
-        """The KV-cache groups, in process: how many tokens each sees, null for all."""
-        groups = self._scheduler().kv_cache_config.kv_cache_groups
-        say(step="groups", windows=[getattr(group.kv_cache_spec, "sliding_window", None) for group in groups])
+        """The KV-cache groups, in process: of which kind each is, and how many tokens it sees, null for all."""
+        specs = [group.kv_cache_spec for group in self._scheduler().kv_cache_config.kv_cache_groups]
+        windows = [getattr(spec, "sliding_window", None) for spec in specs]
+        say(step="groups", kinds=[type(spec).__name__ for spec in specs], windows=windows)
 
     def tracked(self, step: dict[str, Any]) -> None:
         """Of how many chunks the connector keeps what their events are to say, in process."""

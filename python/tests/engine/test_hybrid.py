@@ -1,5 +1,5 @@
-"""A model whose layers are in three KV-cache groups, two of which see a window alone: the tokens are those of a vLLM
-without Terrace, wherever the cache came from."""
+"""Models whose layers are in three KV-cache groups, two of which see a window alone or have a recurrent state: the
+tokens are those of a vLLM without Terrace, wherever the cache came from."""
 
 from __future__ import annotations
 
@@ -145,3 +145,19 @@ def test_two_ranks_in_processes(hybrid_model: str, expected: dict, tmp_path: Pat
         assert said[step]["tokens"][0] == expected[str(LONG)], step
     assert said["host"]["cached"] == [1280]
     assert said["file"]["cached"] == [1280]
+
+
+def test_recurrent_states(recurrent_model: str, tmp_path: Path) -> None:
+    expected = plain_tokens(recurrent_model, tmp_path, [LONG, OTHER])
+    steps = [
+        GROUPS,
+        generate("first", LONG),
+        reset(host=False),
+        generate("host", LONG),
+        reset(host=True),
+        generate("file", LONG),
+        generate("other", OTHER),
+    ]
+    said = check_against_vllms_own(recurrent_model, expected, tmp_path, "recurrent", steps)
+    assert sorted(said["groups"]["kinds"]) == ["FullAttentionSpec", "MambaSpec", "MambaSpec"]
+    assert said["host"]["cached"] == said["file"]["cached"] == [1408]
