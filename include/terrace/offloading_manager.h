@@ -64,12 +64,13 @@ enum class StoreOutcome : std::uint8_t {
   kNoRoom,   // Too much is pinned or in flight. Back-pressure, not an error: offer again next step.
 };
 
-// Host memory gained or lost a chunk.
+// Host memory gained or lost a chunk, or did not get one that it was to get.
 struct CacheEvent {
   enum class Kind : std::uint8_t {
     kStored,
     kRemoved,
-    kLost,  // More happened than was kept: what is there now is the truth. It has no key.
+    kFailed,  // Was to come, by a store or a promotion, and is absent. Not said of a reset's.
+    kLost,    // More happened than was kept: what is there now is the truth. It has no key.
   };
   Kind kind;
   ChunkKey key;

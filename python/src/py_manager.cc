@@ -16,6 +16,7 @@ using terrace::Lane;
 using terrace::LookupResult;
 using terrace::RequestId;
 using terrace::SlotId;
+using EventKind = terrace::CacheEvent::Kind;
 
 namespace {
 
@@ -301,12 +302,9 @@ void PyManager::CompleteStore(nb::handle keys, nb::handle /*request*/, bool succ
   KeysOf(keys, keys_);
   // In one call for each request, as a rule one.
   slots_.clear();
-  std::vector<ChunkKey> failed;
   for (const ChunkKey& key : keys_.keys) {
     const auto slot = manager_.SlotOf(key);
-    if (!slot || slot_writers_[slot->value] == nullptr) continue;
-    slots_.push_back(*slot);
-    if (!success) failed.push_back(key);
+    if (slot && slot_writers_[slot->value] != nullptr) slots_.push_back(*slot);
   }
   while (!slots_.empty()) {
     Entry& writer = *slot_writers_[slots_.front().value];
@@ -320,7 +318,7 @@ void PyManager::CompleteStore(nb::handle keys, nb::handle /*request*/, bool succ
     manager_.CompleteStore(own, writer.request, success ? CopyOutcome::kOk : CopyOutcome::kFailed);
     ForgetIfDone(writer);
   }
-  NoteChanges(std::move(failed));
+  NoteChanges();
 }
 
 void PyManager::OnRequestFinished(nb::handle request) {
@@ -355,25 +353,22 @@ bool PyManager::HasPendingWork() {
   return manager_.HasPendingWork();
 }
 
-void PyManager::NoteChanges(std::vector<ChunkKey> failed) {
+void PyManager::NoteChanges() {
   if (!options_.records_events) return;
   manager_.AssertHeld();
-  using Kind = Change::Kind;
   // Of one call: changes of before have their own items.
   const std::size_t before = changes_.size();
   for (const terrace::CacheEvent& event : manager_.TakeEvents()) {
-    if (event.kind == terrace::CacheEvent::Kind::kLost) {
+    if (event.kind == EventKind::kLost) {
       changes_lost_ = true;
       continue;
     }
-    const Kind kind =
-        event.kind == terrace::CacheEvent::Kind::kStored ? Kind::kStored : Kind::kRemoved;
-    if (changes_.size() == before || changes_.back().kind != kind) changes_.push_back({kind, {}});
+    if (changes_.size() == before || changes_.back().kind != event.kind) {
+      changes_.push_back({event.kind, {}});
+    }
     changes_.back().keys.push_back(event.key);
     ++changed_chunks_;
   }
-  changed_chunks_ += failed.size();
-  if (!failed.empty()) changes_.push_back({Kind::kFailed, std::move(failed)});
   if (changed_chunks_ > kChangedChunksMax) changes_lost_ = true;
   if (changes_lost_) {
     changes_.clear();
@@ -391,13 +386,13 @@ nb::list PyManager::TakeEvents() {
     nb::list keys;
     for (const ChunkKey& key : change.keys) {
       // One that came back since is announced by what came of that.
-      if (change.kind == Change::Kind::kFailed && manager_.SlotOf(key)) continue;
+      if (change.kind == EventKind::kFailed && manager_.SlotOf(key)) continue;
       keys.append(BytesOf(key));
     }
     if (nb::len(keys) == 0) continue;
     const char* kind = "stored";
-    if (change.kind == Change::Kind::kRemoved) kind = "removed";
-    if (change.kind == Change::Kind::kFailed) kind = "failed";
+    if (change.kind == EventKind::kRemoved) kind = "removed";
+    if (change.kind == EventKind::kFailed) kind = "failed";
     events.append(nb::make_tuple(kind, keys));
   }
   changes_.clear();

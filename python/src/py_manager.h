@@ -97,13 +97,12 @@ class PyManager {
 
   // The same kind of thing happened to these chunks, in one call.
   struct Change {
-    enum class Kind : std::uint8_t { kStored, kRemoved, kFailed };
-    Kind kind;
+    terrace::CacheEvent::Kind kind;  // Never kLost.
     std::vector<terrace::ChunkKey> keys;
   };
 
-  // What the manager has recorded since, and then `failed`: chunks whose store failed.
-  void NoteChanges(std::vector<terrace::ChunkKey> failed = {});
+  // What the manager has recorded since.
+  void NoteChanges();
   void CheckEnds(const std::optional<std::vector<std::uint32_t>>& ends) const;
   Entry& EntryOf(nb::handle request);
   Entry* FindEntry(nb::handle name);

@@ -11,7 +11,7 @@
 namespace terrace {
 
 // What is taken is true when it is taken: a chunk that came and went in between is not in it, one
-// that went and came back neither. Bounded: see Take().
+// that went and came back neither, nor one that failed to come and came later. Bounded: see Take().
 //
 // Thread-compatible.
 class EventLog {
@@ -19,7 +19,7 @@ class EventLog {
   // Pre: capacity >= 1.
   explicit EventLog(std::uint32_t capacity) : capacity_(capacity) {}
 
-  // Of one key, kStored and kRemoved take turns.
+  // Of one key, kStored and kRemoved take turns; kFailed is only of a key that is absent.
   // Cost: O(1), amortised.
   void Add(CacheEvent::Kind kind, const ChunkKey& key);
 

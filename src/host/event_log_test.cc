@@ -35,13 +35,34 @@ TEST(EventLog, TheLastChangeOfAKeyIsTheOneInItsPlace) {
   EXPECT_EQ(events[1].kind, Kind::kStored);
 }
 
+TEST(EventLog, AFailureIsSaidUnlessTheChunkCameLater) {
+  EventLog log(8);
+  log.Add(Kind::kFailed, Key(1));
+  log.Add(Kind::kRemoved, Key(2));
+  log.Add(Kind::kFailed, Key(2));
+  log.Add(Kind::kFailed, Key(3));
+  log.Add(Kind::kStored, Key(3));
+  log.Add(Kind::kFailed, Key(1));
+  const auto events = log.Take();
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(events[0].kind, Kind::kRemoved);
+  EXPECT_EQ(events[0].key, Key(2));
+  EXPECT_EQ(events[1].kind, Kind::kFailed);
+  EXPECT_EQ(events[1].key, Key(2));
+  EXPECT_EQ(events[2].kind, Kind::kStored);
+  EXPECT_EQ(events[2].key, Key(3));
+  EXPECT_EQ(events[3].kind, Kind::kFailed);
+  EXPECT_EQ(events[3].key, Key(1));
+}
+
 TEST(EventLog, ChurnOfAFewKeysIsNeverLost) {
   EventLog log(2);
   for (int i = 0; i < 1000; ++i) {
     log.Add(Kind::kStored, Key(1));
     log.Add(Kind::kRemoved, Key(1));
+    log.Add(Kind::kFailed, Key(2));
   }
-  EXPECT_TRUE(log.Take().empty());
+  EXPECT_EQ(log.Take().size(), 1u);
 }
 
 TEST(EventLog, MoreChangesThanFitAreSaidToBeLostOnceAndThenItGoesOn) {
@@ -64,6 +85,8 @@ TEST(EventLog, AReadersModelIsTheTruth) {
       const ChunkKey key = Key(random() % 24);
       if (truth.erase(key) == 1) {
         log.Add(Kind::kRemoved, key);
+      } else if (random() % 4 == 0) {
+        log.Add(Kind::kFailed, key);
       } else {
         truth.insert(key);
         log.Add(Kind::kStored, key);
@@ -74,6 +97,8 @@ TEST(EventLog, AReadersModelIsTheTruth) {
           model = truth;
         } else if (event.kind == Kind::kStored) {
           ASSERT_TRUE(model.insert(event.key).second) << "seed " << seed << " step " << step;
+        } else if (event.kind == Kind::kFailed) {
+          ASSERT_FALSE(truth.contains(event.key)) << "seed " << seed << " step " << step;
         } else {
           ASSERT_EQ(model.erase(event.key), 1u) << "seed " << seed << " step " << step;
         }

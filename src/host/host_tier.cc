@@ -132,6 +132,7 @@ void HostTier::Publish(std::span<const SlotId> slots, CopyOutcome outcome) {
       Record(CacheEvent::Kind::kStored, slot.key);
     } else {
       const Fingerprint fingerprint = KeyHash(slot.key);
+      Record(CacheEvent::Kind::kFailed, slot.key);
       policy_->OnRemove(id, fingerprint, EvictionPolicy::Removal::kDropped);
       table_.Free(fingerprint, id);
     }

@@ -117,7 +117,10 @@ TEST(HostTier, AFailedWriteLeavesNothing) {
   tier.Publish(plan->slots, CopyOutcome::kFailed);
   EXPECT_EQ(tier.Find(Key(1)), State::kAbsent);
   EXPECT_TRUE(Reserve(tier, kB, Keys(2, 1)));
-  EXPECT_THAT(tier.TakeEvents(), IsEmpty());
+  const auto events = tier.TakeEvents();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].kind, EventKind::kFailed);
+  EXPECT_EQ(events[0].key, Key(1));
 }
 
 TEST(HostTier, ReserveTakesOnlyWhatIsAbsentInTheOrderOffered) {

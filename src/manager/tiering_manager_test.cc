@@ -112,6 +112,11 @@ TEST_F(TieringManagerTest, AFailedPromotionIsAMissAndItsNeighboursAreNot) {
   EXPECT_EQ(Lookup(Key(1), kA), LookupResult::kMiss);
   EXPECT_EQ(Lookup(Key(2), kA), LookupResult::kHit);
   EXPECT_EQ(Stats().writing_chunks, 0u);
+  const std::vector<CacheEvent> events = Events();
+  ASSERT_THAT(events, SizeIs(2));
+  EXPECT_EQ(events[0].kind, CacheEvent::Kind::kFailed);
+  EXPECT_EQ(events[0].key, Key(1));
+  EXPECT_EQ(events[1].kind, CacheEvent::Kind::kStored);
 }
 
 // A tier that does not answer costs one deadline, for everybody together; its slot is not reused

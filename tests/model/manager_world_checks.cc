@@ -143,6 +143,10 @@ void ManagerWorld::TakeEvents(const Request* actor) {
       ++ready_;
       continue;
     }
+    if (event.kind == CacheEvent::Kind::kFailed) {
+      EXPECT_EQ(birth, 0u) << "failed to come and is there";
+      continue;
+    }
     EXPECT_NE(birth, 0u) << "removed what was not there";
     if (actor != nullptr) {
       EXPECT_FALSE(lives_[actor->id.value].own.contains({NumberOf(event.key), birth}))

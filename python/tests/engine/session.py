@@ -66,9 +66,13 @@ class Session:
                 },
             }
         arguments.update(plan.get("llm", {}))
+        self.preempted = 0
         began = time.monotonic()
         self.llm = LLM(**arguments)
         say(step="start", s=time.monotonic() - began)
+
+    def _scheduler(self) -> Any:
+        return self.llm.llm_engine.engine_core.engine_core.scheduler
 
     def _sampling(self, step: dict[str, Any], out: int) -> Any:
         from vllm import SamplingParams
@@ -84,6 +88,7 @@ class Session:
 
     def generate(self, step: dict[str, Any]) -> None:
         prompts = [{"prompt_token_ids": prompt_of(*one)} for one in step["prompts"]]
+        before = self.preempted
         began = time.monotonic()
         outputs = self.llm.generate(prompts, self._sampling(step, step.get("out", 8)), use_tqdm=False)
         say(
@@ -91,6 +96,7 @@ class Session:
             s=time.monotonic() - began,
             cached=[one.num_cached_tokens for one in outputs],
             tokens=[list(one.outputs[0].token_ids) for one in outputs],
+            preempted=self.preempted - before,
         )
 
     def settle(self, step: dict[str, Any]) -> None:
@@ -148,6 +154,36 @@ class Session:
         except BaseException as error:
             raised = f"{type(error).__name__}: {error}"
         say(step="kill", killed=len(victims), raised=raised)
+
+    def groups(self, step: dict[str, Any]) -> None:
+        """The KV-cache groups, in process: of which kind each is, and how many tokens it sees, null for all."""
+        specs = [group.kv_cache_spec for group in self._scheduler().kv_cache_config.kv_cache_groups]
+        windows = [getattr(spec, "sliding_window", None) for spec in specs]
+        say(step="groups", kinds=[type(spec).__name__ for spec in specs], windows=windows)
+
+    def tracked(self, step: dict[str, Any]) -> None:
+        """Of how many chunks the connector keeps what their events are to say, in process."""
+        tracker = self._scheduler().connector.connector_scheduler._events_tracker
+        say(step=step["name"], chunks=len(tracker._pending_event_metadata))
+
+    def counters(self, step: dict[str, Any]) -> None:
+        """Metrics by name, over all labels."""
+        found = dict.fromkeys(step["names"], 0.0)
+        for metric in self.llm.get_metrics():
+            if metric.name in found:
+                found[metric.name] += metric.value
+        say(step=step["name"], counters=found)
+
+    def count_preemptions(self, step: dict[str, Any]) -> None:
+        """From here on each generate says how many there were, in process."""
+        scheduler = self._scheduler()
+        preempt = scheduler._preempt_request
+
+        def counted(*args: Any, **kwargs: Any) -> None:
+            self.preempted += 1
+            preempt(*args, **kwargs)
+
+        scheduler._preempt_request = counted
 
     def processes(self, step: dict[str, Any]) -> None:
         say(step="processes", commands=[command_of(pid) for pid in children_of(os.getpid())])

@@ -70,7 +70,7 @@ def test_chunks_of_four_blocks_preemption_and_a_host_tier_that_is_too_small(
     model: str, expected: dict, tmp_path: Path
 ) -> None:
     # A block of this model has 512 KiB, a chunk of four 2 MiB: 4 chunks, of which the long prompt needs all but its
-    # tail. Sixteen blocks of engine memory preempt some of four requests.
+    # tail. The crowd's requests each need another block on their way.
     said = run(
         {
             "model": model,
@@ -81,9 +81,10 @@ def test_chunks_of_four_blocks_preemption_and_a_host_tier_that_is_too_small(
             },
             "llm": {"num_gpu_blocks_override": 20, "max_model_len": 2048, "max_num_batched_tokens": 512},
             "steps": [
+                {"do": "count_preemptions"},
                 generate("first", LONG),
                 {"do": "settle"},
-                generate("crowd", OTHER, [60, 800], [61, 800], [62, 800], out=40),
+                generate("crowd", OTHER, [60, 620], [61, 620], [62, 620], out=40),
                 generate("again", LONG),
                 reset(host=True),
                 generate("after reset", LONG),
@@ -95,6 +96,7 @@ def test_chunks_of_four_blocks_preemption_and_a_host_tier_that_is_too_small(
     )
     for step in ("first", "again", "after reset"):
         assert said[step]["tokens"][0] == expected[LONG[0]], step
+    assert said["crowd"]["preempted"] > 0
     assert said["crowd"]["tokens"][0][:8] == expected[OTHER[0]]
     assert said["short"]["tokens"][0] == expected[SHORT[0]]
     assert said["after reset"]["cached"][0] >= 512

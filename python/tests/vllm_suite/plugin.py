@@ -3,9 +3,12 @@
     python -m pytest -p vllm_suite.plugin tests/v1/kv_offload/cpu/test_manager.py
 
 What tests a manager: under v1/kv_offload, cpu/test_manager.py and in tiering/ test_tiering_offloading.py,
-test_tier_poll_thread.py and test_backpressure.py; under v1/kv_connector/unit, offloading_connector/test_scheduler.py and
-test_events.py, which need the configuration of facebook/opt-125m (a config.json in that folder where pytest runs will
-do). The other files test classes of vLLM's that Terrace does not replace.
+test_tier_poll_thread.py and test_backpressure.py; under v1/kv_connector/unit/offloading_connector, test_events.py and
+some of test_scheduler.py (scripts/check_vllm names them; the rest have a mock for a manager, and pass). The other files
+test classes of vLLM's that Terrace does not replace.
+
+The connector's tests ask for a model by the name facebook/opt-125m and use its configuration alone: they run in a
+folder that has one of a small model by that name, so that nothing is fetched.
 
 Tests that look into private state of vLLM's classes, or state a rule that Terrace sets differently on purpose, are
 listed in listed.txt, each with its reason. They run, too: their failure is expected. The end of the run prints how many
@@ -14,7 +17,10 @@ passed, failed and were listed.
 
 from __future__ import annotations
 
+import json
+import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,12 +44,39 @@ def read_listed() -> dict[str, str]:
 def _put_in_place() -> None:
     import vllm.v1.kv_offload.cpu.manager as cpu
     import vllm.v1.kv_offload.tiering.manager as tiering
+    import vllm.v1.kv_offload.tiering.spec as tiering_spec
 
     from . import stand_ins
 
     cpu.CPUOffloadingManager = stand_ins.CPUOffloadingManager
-    tiering.CPUPrimaryTierOffloadingManager = stand_ins.CPUPrimaryTierOffloadingManager
-    tiering.TieringOffloadingManager = stand_ins.TieringOffloadingManager
+    for module in (tiering, tiering_spec):  # The second has its own names for them.
+        module.CPUPrimaryTierOffloadingManager = stand_ins.CPUPrimaryTierOffloadingManager
+        module.TieringOffloadingManager = stand_ins.TieringOffloadingManager
+
+
+MODEL = {
+    "model_type": "opt",
+    "architectures": ["OPTForCausalLM"],
+    "hidden_size": 128,
+    "word_embed_proj_dim": 128,
+    "ffn_dim": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 2048,
+    "vocab_size": 50272,
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def where_the_model_is(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    before = os.getcwd()
+    there = tmp_path_factory.mktemp("models")
+    model = there / "facebook" / "opt-125m"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text(json.dumps(MODEL))
+    os.chdir(there)
+    yield
+    os.chdir(before)
 
 
 class Counts:
