@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 namespace terrace_kv {
 
@@ -81,6 +82,11 @@ nb::list ListOf(const std::vector<SlotId>& slots) {
   nb::list list;
   for (const SlotId slot : slots) list.append(slot.value);
   return list;
+}
+
+nb::bytes PackedOf(const std::vector<SlotId>& slots) {
+  static_assert(sizeof(SlotId) == 4 && std::is_trivially_copyable_v<SlotId>);
+  return nb::bytes(slots.data(), slots.size() * sizeof(SlotId));
 }
 
 }  // namespace terrace_kv
