@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/deadline.h"
 #include "base/thread.h"
+#include "base/thread_priority.h"
 
 namespace terrace {
 namespace {
@@ -104,6 +105,7 @@ void IoPool::CancelQueued() {
 }
 
 void IoPool::Work(Kind first) {
+  LetOthersRunOn();
   for (;;) {
     Piece piece;
     bool more = false;

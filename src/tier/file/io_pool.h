@@ -6,7 +6,8 @@
 //
 // Who submits is an engine's thread: it wakes one thread, which wakes the next if there is more to
 // do than it takes. So a job costs the engine one call of the system however many chunks it has,
-// and no more threads wake than the disk keeps busy.
+// and no more threads wake than the disk keeps busy. Nor does one that wakes take the core from the
+// engine (LetOthersRunOn()): I/O may wait some milliseconds, a step may not.
 #pragma once
 
 #include <array>

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sched.h>
 
 #include <array>
 #include <condition_variable>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 namespace terrace {
 namespace {
@@ -188,6 +190,17 @@ TEST(IoPool, DoesItsLastThingOnceAfterAllTasks) {
   gate.Open();
   EXPECT_TRUE(pool->Shutdown(Later()));
   EXPECT_THAT(diary.lines(), ElementsAre("end"));
+}
+
+// Of threads that wake, those of this policy alone do not take the core from who runs there.
+TEST(IoPool, LeavesTheCoreToWhoSubmits) {
+  for (const auto& [readers, writers] : {std::pair{1, 0}, std::pair{0, 1}}) {
+    int policy = -1;
+    auto pool = MakePool(readers, writers);
+    pool->Submit(Kind::kStore, 1, [&](std::size_t, Fate) { policy = ::sched_getscheduler(0); });
+    ASSERT_TRUE(pool->WaitIdle(Later()));
+    EXPECT_EQ(policy, SCHED_BATCH);
+  }
 }
 
 TEST(IoPool, NamesItsThreads) {
