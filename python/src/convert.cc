@@ -3,7 +3,9 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <type_traits>
 
 namespace terrace_kv {
 
@@ -62,16 +64,22 @@ void KeysOf(nb::handle iterable, Keys& keys) {
 }
 
 bool HasRepeats(const std::vector<ChunkKey>& keys) {
-  // Hashes: those that begin alike are alike, but for tests' short ones.
-  std::vector<std::uint64_t> begins;
-  begins.reserve(keys.size());
+  // Hashes: those that begin alike are alike, but for tests' short ones. A table of what they begin
+  // with, a quarter of it used; 0 is a place without one.
+  static thread_local std::vector<std::uint64_t> begins;
+  begins.assign(std::bit_ceil(4 * keys.size() + 1), 0);
+  const std::size_t mask = begins.size() - 1;
+  bool alike = false;
   for (const ChunkKey& key : keys) {
-    std::uint64_t begin = key.group();
+    std::uint64_t begin = 0;
     std::memcpy(&begin, key.hash().data(), std::min(sizeof(begin), key.hash().size()));
-    begins.push_back(begin);
+    begin = (begin + key.group()) | 1;
+    std::size_t i = (begin * 0x9e3779b97f4a7c15 >> 32) & mask;
+    while (begins[i] != 0 && begins[i] != begin) i = (i + 1) & mask;
+    alike = alike || begins[i] == begin;
+    begins[i] = begin;
   }
-  std::sort(begins.begin(), begins.end());
-  if (std::adjacent_find(begins.begin(), begins.end()) == begins.end()) return false;
+  if (!alike) return false;
   std::vector<ChunkKey> sorted = keys;
   std::sort(sorted.begin(), sorted.end());
   return std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
@@ -81,6 +89,11 @@ nb::list ListOf(const std::vector<SlotId>& slots) {
   nb::list list;
   for (const SlotId slot : slots) list.append(slot.value);
   return list;
+}
+
+nb::bytes PackedOf(const std::vector<SlotId>& slots) {
+  static_assert(sizeof(SlotId) == 4 && std::is_trivially_copyable_v<SlotId>);
+  return nb::bytes(slots.data(), slots.size() * sizeof(SlotId));
 }
 
 }  // namespace terrace_kv

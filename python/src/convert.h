@@ -49,5 +49,7 @@ void KeysOf(nb::handle iterable, Keys& keys);
 bool HasRepeats(const std::vector<terrace::ChunkKey>& keys);
 
 nb::list ListOf(const std::vector<terrace::SlotId>& slots);
+// As 4-byte integers, in the machine's order.
+nb::bytes PackedOf(const std::vector<terrace::SlotId>& slots);
 
 }  // namespace terrace_kv

@@ -19,6 +19,7 @@
 #include "convert.h"
 #include "py_manager.h"
 #include "py_tier.h"
+#include "stats_feed.h"
 #include "terrace/block_copier.h"
 #include "terrace/cache_identity.h"
 #include "terrace/host_memory.h"
@@ -314,6 +315,28 @@ void BindMemory(nb::module_& m) {
                    [](Shared& m) { return reinterpret_cast<std::uintptr_t>(m->slots().base); });
 }
 
+// Manager.lookup(key, request), which is called for each chunk: without nanobind's conversions.
+PyObject* CallLookup(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 2) {
+    PyErr_Format(PyExc_TypeError, "lookup() takes a key and a request, not %zd arguments", count);
+    return nullptr;
+  }
+  try {
+    return nb::inst_ptr<PyManager>(self)->Lookup(arguments[0], arguments[1]).release().ptr();
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+PyMethodDef manager_methods[] = {
+    {"lookup", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(CallLookup)),
+     METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+PyType_Slot manager_slots[] = {{Py_tp_methods, manager_methods}, {0, nullptr}};
+
 void BindNode(nb::module_& m) {
   nb::class_<PyNode>(m, "Node")
       .def(
@@ -339,7 +362,10 @@ void BindNode(nb::module_& m) {
              nb::cast<PyManagerLock&>(self).manager->Lock();
              return nb::borrow(self);
            })
-      .def("__exit__", [](PyManagerLock& lock, nb::args) { lock.manager->Unlock(); })
+      .def(
+          "__exit__",
+          [](PyManagerLock& lock, nb::handle, nb::handle, nb::handle) { lock.manager->Unlock(); },
+          nb::arg().none(), nb::arg().none(), nb::arg().none())
       .def(
           "acquire",
           [](PyManagerLock& lock, bool blocking, double timeout) {
@@ -351,20 +377,20 @@ void BindNode(nb::module_& m) {
           nb::arg("blocking") = true, nb::arg("timeout") = -1.0)
       .def("release", [](PyManagerLock& lock) { lock.manager->Unlock(); });
 
-  nb::class_<PyManager>(m, "Manager")
+  nb::class_<PyManager>(m, "Manager", nb::type_slots(manager_slots))
       .def_prop_ro("lock",
                    [](std::shared_ptr<PyManager> self) { return PyManagerLock{std::move(self)}; })
       .def("holds_lock", &PyManager::HoldsLock)
       .def("on_new_request", &PyManager::OnNewRequest, nb::arg(), nb::arg() = ~std::uint32_t{0},
            nb::arg().none() = nb::none())
-      .def("lookup", &PyManager::Lookup)
       .def("get_load_source", &PyManager::GetLoadSource)
       .def("prepare_load", &PyManager::PrepareLoad, nb::arg(), nb::arg(),
-           nb::arg("ends").none() = nb::none())
+           nb::arg("ends").none() = nb::none(), nb::arg("packed") = false)
       .def("complete_load", &PyManager::CompleteLoad)
       .def("touch", &PyManager::Touch)
       .def("prepare_store", &PyManager::PrepareStore, nb::arg(), nb::arg(),
-           nb::arg("is_sequence") = true, nb::arg("ends").none() = nb::none())
+           nb::arg("is_sequence") = true, nb::arg("ends").none() = nb::none(),
+           nb::arg("packed") = false)
       .def("complete_store", &PyManager::CompleteStore, nb::arg(), nb::arg(),
            nb::arg("success") = true)
       .def("on_request_finished", &PyManager::OnRequestFinished)
@@ -377,6 +403,15 @@ void BindNode(nb::module_& m) {
       .def("stats", &PyManager::Stats)
       .def("drain", &PyManager::Drain)
       .def("shutdown", &PyManager::Shutdown);
+
+  nb::class_<StatsFeed>(m, "StatsFeed")
+      .def("__init__",
+           [](StatsFeed* self, std::shared_ptr<PyManager> manager, nb::object counter,
+              nb::object gauge, nb::object histogram, nb::dict metrics) {
+             new (self) StatsFeed(std::move(manager), {std::move(counter), std::move(gauge),
+                                                       std::move(histogram), std::move(metrics)});
+           })
+      .def("take", &StatsFeed::Take);
 
   nb::class_<PyServer>(m, "TierServer")
       .def("begin_request", &PyServer::BeginRequest)

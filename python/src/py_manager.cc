@@ -1,7 +1,7 @@
 #include "py_manager.h"
 
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <chrono>
@@ -31,7 +31,10 @@ const void* ThisThread() {
 
 nb::object NameOf(nb::handle request) {
   if (PyUnicode_Check(request.ptr())) return nb::borrow(request);
-  return request.attr("req_id");
+  static PyObject* const req_id = PyUnicode_InternFromString("req_id");
+  PyObject* name = PyObject_GetAttr(request.ptr(), req_id);
+  if (name == nullptr) throw nb::python_error();
+  return nb::steal(name);
 }
 
 }  // namespace
@@ -205,27 +208,44 @@ nb::str PyManager::GetLoadSource(nb::handle key, nb::handle request) {
   return nb::str(source.data(), source.size());
 }
 
-void PyManager::CheckEnds(const std::optional<std::vector<std::uint32_t>>& ends) const {
-  if (ends && ends->size() != keys_.keys.size()) throw nb::value_error("as many ends as keys");
+bool PyManager::TakeEnds(nb::handle ends) {
+  ends_.clear();
+  if (ends.is_none()) return false;
+  if (!PyDict_Check(ends.ptr())) {
+    ends_ = nb::cast<std::vector<std::uint32_t>>(ends);
+    if (ends_.size() != keys_.keys.size()) throw nb::value_error("as many ends as keys");
+    return true;
+  }
+  ends_.reserve(keys_.keys.size());
+  for (std::size_t i = 0; i < keys_.keys.size(); ++i) {
+    PyObject* end = PyDict_GetItemWithError(ends.ptr(), keys_.item(i).ptr());
+    if (end == nullptr) {
+      if (PyErr_Occurred() != nullptr) throw nb::python_error();
+      ends_.clear();
+      return false;
+    }
+    ends_.push_back(nb::cast<std::uint32_t>(nb::handle(end)));
+  }
+  return true;
 }
 
-nb::list PyManager::PrepareLoad(nb::handle keys, nb::handle request,
-                                const std::optional<std::vector<std::uint32_t>>& ends) {
+nb::object PyManager::PrepareLoad(nb::handle keys, nb::handle request, nb::handle ends,
+                                  bool packed) {
   Region region(*this);
   manager_.AssertHeld();
   KeysOf(keys, keys_);
-  CheckEnds(ends);
+  TakeEnds(ends);
   if (HasRepeats(keys_.keys)) throw nb::value_error("a chunk is named twice in one call");
   Entry& entry = EntryOf(request);
   slots_.resize(keys_.keys.size());
-  if (!manager_.PrepareLoad(keys_.keys, entry.request, slots_,
-                            ends ? terrace::ChunkEnds(*ends) : terrace::ChunkEnds())) {
+  if (!manager_.PrepareLoad(keys_.keys, entry.request, slots_, ends_)) {
     Raise({ErrorCode::kNotFound,
            "prepare to load " + std::to_string(slots_.size()) +
                " chunks: one of them is not in host memory any more; look it up under the same "
                "hold of the lock"});
   }
   entry.loads.insert(entry.loads.end(), slots_.begin(), slots_.end());
+  if (packed) return PackedOf(slots_);
   return ListOf(slots_);
 }
 
@@ -269,18 +289,24 @@ void PyManager::Touch(nb::handle keys, nb::handle request) {
   manager_.Touch(keys_.keys, EntryOf(request).request);
 }
 
+void PyManager::CountStore(std::uint64_t wanted) {
+  if (wanted == 0) return;
+  const auto [place, is_new] = store_size_places_.try_emplace(wanted, store_sizes_.size());
+  if (is_new) store_sizes_.emplace_back(wanted, 0);
+  ++store_sizes_[place->second].second;
+}
+
 nb::object PyManager::PrepareStore(nb::handle keys, nb::handle request, bool is_sequence,
-                                   const std::optional<std::vector<std::uint32_t>>& ends) {
+                                   nb::handle ends, bool packed) {
   Region region(*this);
   manager_.AssertHeld();
   KeysOf(keys, keys_);
-  CheckEnds(ends);
+  if (!TakeEnds(ends) && PyDict_Check(ends.ptr())) is_sequence = false;
   if (HasRepeats(keys_.keys)) throw nb::value_error("a chunk is named twice in one call");
   Entry& entry = EntryOf(request);
   entry.request.is_sequence = is_sequence;
-  const auto outcome = manager_.PrepareStore(
-      keys_.keys, entry.request, plan_, ends ? terrace::ChunkEnds(*ends) : terrace::ChunkEnds());
-  if (plan_.wanted > 0) ++store_sizes_[plan_.wanted];
+  const auto outcome = manager_.PrepareStore(keys_.keys, entry.request, plan_, ends_);
+  CountStore(plan_.wanted);
   if (outcome == terrace::StoreOutcome::kNoRoom) return nb::none();
   if (!plan_.evicted.empty()) NoteChanges();
   nb::list kept;
@@ -293,6 +319,7 @@ nb::object PyManager::PrepareStore(nb::handle keys, nb::handle request, bool is_
   entry.stores += static_cast<std::uint32_t>(plan_.slots.size());
   nb::list evicted;
   for (const ChunkKey& key : plan_.evicted) evicted.append(BytesOf(key));
+  if (packed) return nb::make_tuple(kept, PackedOf(plan_.slots), evicted);
   return nb::make_tuple(kept, ListOf(plan_.slots), evicted);
 }
 
@@ -439,6 +466,12 @@ std::uint64_t PyManager::OnResetFlushed() {
     ForgetIfDone(*entry);
   }
   return freed;
+}
+
+PyManager::Snapshot PyManager::TakeSnapshot() {
+  Region region(*this);
+  manager_.AssertHeld();
+  return {manager_.Stats(), misses_, hit_time_, store_sizes_, options_.store_threshold};
 }
 
 bool PyManager::Drain(double timeout_s) {

@@ -11,10 +11,12 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "convert.h"
 #include "request_book.h"
+#include "terrace/manager_stats.h"
 #include "terrace/node.h"
 
 namespace terrace_kv {
@@ -49,14 +51,15 @@ class PyManager {
   bool OnNewRequest(nb::handle request, std::uint32_t load_from, std::optional<std::string> route);
   nb::object Lookup(nb::handle key, nb::handle request);
   nb::str GetLoadSource(nb::handle key, nb::handle request);
-  // `ends`: see terrace::ChunkEnds.
-  nb::list PrepareLoad(nb::handle keys, nb::handle request,
-                       const std::optional<std::vector<std::uint32_t>>& ends);
+  // `ends`: see terrace::ChunkEnds; None, a sequence of integers, or a dictionary that has them by
+  // key: None if it lacks one. `packed`: slots as the bytes of 4-byte integers, else as a list.
+  nb::object PrepareLoad(nb::handle keys, nb::handle request, nb::handle ends, bool packed);
   void CompleteLoad(nb::handle keys, nb::handle request);
   void Touch(nb::handle keys, nb::handle request);
-  // None, or (keys, slots, evicted keys).
-  nb::object PrepareStore(nb::handle keys, nb::handle request, bool is_sequence,
-                          const std::optional<std::vector<std::uint32_t>>& ends);
+  // None, or (keys, slots, evicted keys). Without the ends of all keys that a dictionary is asked
+  // for they are no sequence.
+  nb::object PrepareStore(nb::handle keys, nb::handle request, bool is_sequence, nb::handle ends,
+                          bool packed);
   void CompleteStore(nb::handle keys, nb::handle request, bool success);
   void OnRequestFinished(nb::handle request);
   void OnScheduleEnd(nb::object step);
@@ -66,6 +69,17 @@ class PyManager {
   nb::list ReadyChunks();
   nb::tuple ResetCache();
   std::uint64_t OnResetFlushed();
+  // What there is to count, at one moment.
+  struct Snapshot {
+    terrace::ManagerStats stats;
+    // Of Lookup().
+    std::uint64_t misses = 0;
+    terrace::DurationHistogram hit_time;  // One hit in 16 is timed.
+    // (slots that a store wanted, how often), in the order of their first time.
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> store_sizes;
+    std::uint32_t store_threshold = 0;
+  };
+  Snapshot TakeSnapshot();
   nb::dict Stats();
   bool Drain(double timeout_s);
   // Gives up the lock if its thread holds it.
@@ -103,7 +117,9 @@ class PyManager {
 
   // What the manager has recorded since.
   void NoteChanges();
-  void CheckEnds(const std::optional<std::vector<std::uint32_t>>& ends) const;
+  // Fills ends_ with those of keys_; false, and none, if they are not known.
+  bool TakeEnds(nb::handle ends);
+  void CountStore(std::uint64_t wanted);
   Entry& EntryOf(nb::handle request);
   Entry* FindEntry(nb::handle name);
   Entry& Add(nb::handle request, nb::object name);
@@ -135,12 +151,14 @@ class PyManager {
 
   // Of Lookup().
   std::uint64_t misses_ = 0;
-  std::chrono::nanoseconds last_hit_time_{0};  // One hit in 16 is timed.
+  std::chrono::nanoseconds last_hit_time_{0};
   terrace::DurationHistogram hit_time_;
-  std::unordered_map<std::uint64_t, std::uint64_t> store_sizes_;  // How often by slots wanted.
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> store_sizes_;  // See Snapshot.
+  std::unordered_map<std::uint64_t, std::size_t> store_size_places_;  // Of them, by size.
 
   // Reused.
   Keys keys_;
+  std::vector<std::uint32_t> ends_;
   terrace::StorePlan plan_;
   std::vector<terrace::SlotId> slots_;
 };

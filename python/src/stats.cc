@@ -89,9 +89,8 @@ nb::dict DictOf(const terrace::TierStats& stats) {
 }  // namespace
 
 nb::dict PyManager::Stats() {
-  Region region(*this);
-  manager_.AssertHeld();
-  const terrace::ManagerStats stats = manager_.Stats();
+  const Snapshot now = TakeSnapshot();
+  const terrace::ManagerStats& stats = now.stats;
   nb::dict out;
   out["slot_count"] = stats.slot_count;
   out["ready_chunks"] = stats.ready_chunks;
@@ -112,12 +111,12 @@ nb::dict PyManager::Stats() {
   out["peer_requests_overdue"] = stats.peer_requests_overdue;
   out["lookups_overdue"] = stats.lookups_overdue;
   out["miss_time"] = DictOf(stats.miss_time);
-  out["hit_time"] = DictOf(hit_time_);
-  out["misses"] = misses_;
+  out["hit_time"] = DictOf(now.hit_time);
+  out["misses"] = now.misses;
   out["resets"] = stats.resets;
-  out["store_threshold"] = options_.store_threshold;
+  out["store_threshold"] = now.store_threshold;
   nb::dict store_sizes;
-  for (const auto& [size, count] : store_sizes_) store_sizes[nb::int_(size)] = count;
+  for (const auto& [size, count] : now.store_sizes) store_sizes[nb::int_(size)] = count;
   out["store_sizes"] = store_sizes;
   nb::list sizes;
   for (const std::uint64_t count : stats.allocation_sizes) sizes.append(count);

@@ -95,16 +95,29 @@ class Manager:
     def lookup(self, key: bytes, request: Any) -> Any:
         """Where the chunk is: one of the node's `answers`. O(1) if host memory has it."""
     def get_load_source(self, key: bytes, request: Any) -> str: ...
-    def prepare_load(self, keys: Iterable[bytes], request: Any, ends: Sequence[int] | None = None) -> list[int]:
+    def prepare_load(
+        self,
+        keys: Iterable[bytes],
+        request: Any,
+        ends: Sequence[int] | Mapping[bytes, int] | None = None,
+        packed: bool = False,
+    ) -> list[int] | bytes:
         """Pins the chunks; their slots, in order. ChunkGone, and nothing pinned, if one is not ready. `ends`: the token
-        of the request at which each chunk ends; None: they are in the order of its prefix."""
+        of the request at which each chunk ends, in the keys' order or by key; None, or a dict that lacks one: they
+        are in the order of its prefix. `packed`: slots as the bytes of 4-byte integers."""
     def complete_load(self, keys: Iterable[bytes], request: Any) -> None: ...
     def touch(self, keys: Iterable[bytes], request: Any) -> None: ...
     def prepare_store(
-        self, keys: Iterable[bytes], request: Any, is_sequence: bool = True, ends: Sequence[int] | None = None
-    ) -> tuple[list[bytes], list[int], list[bytes]] | None:
+        self,
+        keys: Iterable[bytes],
+        request: Any,
+        is_sequence: bool = True,
+        ends: Sequence[int] | Mapping[bytes, int] | None = None,
+        packed: bool = False,
+    ) -> tuple[list[bytes], list[int] | bytes, list[bytes]] | None:
         """Reserves slots for those of `keys` that are absent: those keys, their slots, and the keys evicted for them.
-        None if there is no room now. `ends` as in prepare_load(); not `is_sequence`: the chunks are unrelated."""
+        None if there is no room now. `ends` and `packed` as in prepare_load(); not `is_sequence`, or a dict of ends
+        that lacks one: the chunks are unrelated."""
     def complete_store(self, keys: Iterable[bytes], request: Any, success: bool = True) -> None: ...
     def on_request_finished(self, request: Any) -> None: ...
     def on_schedule_end(self, step: Any = None) -> None: ...
@@ -125,6 +138,17 @@ class Manager:
     def drain(self, timeout_s: float) -> bool: ...
     def shutdown(self) -> None:
         """The last call. The lock is free after it, also if this thread held it."""
+
+class StatsFeed:
+    """What changed in a manager's statistics, as a payload of vLLM's.
+
+    `counter`, `gauge`, `histogram`: what a payload calls these types; `metrics`: the metric of each statistic."""
+
+    def __init__(
+        self, manager: Manager, counter: str, gauge: str, histogram: str, metrics: Mapping[str, str]
+    ) -> None: ...
+    def take(self, types: dict[str, str], values: dict[str, dict[tuple[str, ...], Any]]) -> None:
+        """Adds to both what changed since the last call."""
 
 class Node:
     def __init__(

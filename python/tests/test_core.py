@@ -330,6 +330,45 @@ def test_what_is_touched_is_recent_whoever_stored_it():
         assert store(node.manager, keys(5), "s", is_sequence=False)[2] == keys(2)
 
 
+def test_ends_may_be_given_by_key():
+    for number in (1, 2):
+        with make_node() as node:
+            manager = node.manager
+            manager.on_new_request("r")
+            store(manager, keys(3, 1, 2), "r", ends=dict(zip(keys(1, 2, 3, 7), (16, 32, 48, 64))))
+            manager.on_request_finished("r")
+            other = store(manager, keys(*range(11, 11 + number + 1)), "other", ends=[16, 32, 48][: number + 1])
+            assert set(other[2]) == set(keys(3, 2)[:number])  # The deepest go first, whatever the order of the offer.
+
+
+def test_keys_of_which_one_has_no_end_are_no_sequence():
+    with make_node(slots=3) as node:
+        store(node.manager, keys(1, 2, 3), "r", ends=dict(zip(keys(1, 3), (16, 48))))
+        assert store(node.manager, keys(4), "s", ends={})[2] == keys(1)
+
+
+def test_slots_may_be_packed():
+    with make_node() as node:
+        manager = node.manager
+        _, packed, _ = manager.prepare_store(keys(1, 2, 3), "r", packed=True)
+        manager.complete_store(keys(1, 2, 3), "r")
+        slots = array.array("i", packed)
+        assert sorted(slots) == [0, 1, 2]
+        expected = [slots[2], slots[0]]
+        assert list(array.array("i", manager.prepare_load(keys(3, 1), "s", packed=True))) == expected
+        assert manager.prepare_load(keys(3, 1), "s") == expected
+
+
+def test_a_wrong_call_of_lookup_raises():
+    with make_node() as node:
+        with pytest.raises(TypeError, match="lookup"):
+            node.manager.lookup(keys(1)[0])
+        with pytest.raises(TypeError, match="bytes"):
+            node.manager.lookup("chunk 1", "r")
+        with pytest.raises(AttributeError, match="req_id"):
+            node.manager.lookup(keys(1)[0], object())
+
+
 def test_there_are_as_many_ends_as_keys():
     with make_node() as node:
         with pytest.raises(ValueError, match="as many ends as keys"):
@@ -605,6 +644,97 @@ def test_lookups_are_counted_by_their_answer():
             manager.lookup(keys(number)[0], "r")
         assert manager.stats()["hit_time"]["count"] == 2
         assert manager.stats()["misses"] == 1
+
+
+FEED_METRICS = (
+    "usage write_usage read_usage allocation_size skipped_stores promotion_refusals evicted_chunks store_refusals "
+    "promotions_overdue lookups_overdue resets slot_count ready_chunks orphaned_slots stuck_slots lock_wait "
+    "queried_chunks hit_chunks lookup_time lookup_delay promotion_latency promotion_bytes promotion_time "
+    "promotion_failed_jobs promotion_jobs_in_flight promotion_slots_in_flight cascade_bytes cascade_time "
+    "cascade_failed_jobs cascade_jobs_in_flight cascade_slots_in_flight seconds_per_mib dropped_by_backpressure faults "
+    "downs unknown_reports dropped up own"
+).split()
+
+
+def take(feed: Any) -> dict[str, Any]:
+    """What changed, by metric, with the type before."""
+    types: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    feed.take(types, values)
+    assert types.keys() == values.keys()
+    return {name: (types[name], values[name]) for name in values}
+
+
+def make_feed(manager: Any) -> Any:
+    return terrace_kv._core.StatsFeed(manager, "c", "g", "h", {name: f"my {name}" for name in FEED_METRICS})
+
+
+def test_a_feed_says_what_changed():
+    with make_node(slots=4) as node:
+        manager = node.manager
+        store(manager, keys(1), "before")
+        feed = make_feed(manager)
+        first = take(feed)
+        assert first["my slot_count"] == ("g", {(): 4})
+        assert first["my ready_chunks"] == ("g", {(): 1})
+        assert "my allocation_size" not in first  # It was before.
+        store(manager, keys(2, 3), "r")
+        store(manager, keys(4), "r")
+        store(manager, keys(5, 6), "s")
+        for number in (5, 5, 9):
+            manager.lookup(keys(number)[0], "s")
+        manager.prepare_load(keys(5), "s")
+        now = take(feed)
+        assert now["my allocation_size"] == ("h", {(): [1, 2, 2]})
+        assert now["my evicted_chunks"] == ("c", {(): 2})
+        assert now["my ready_chunks"] == ("g", {(): 4})
+        assert now["my queried_chunks"] == ("c", {("0:primary",): 3})
+        assert now["my hit_chunks"] == ("c", {("0:primary",): 2})
+        assert now["my usage"] == ("g", {(): 0.25})
+        assert "my slot_count" not in now  # As it was said.
+        usage = {"my usage": 0.25, "my write_usage": 0, "my read_usage": 0.25}  # Always there, and nothing else is.
+        assert take(feed) == {name: ("g", {(): value}) for name, value in usage.items()}
+
+
+def test_a_feed_says_what_a_tier_did():
+    tier = DictTier()
+    with make_node(slots=2, tiers=(tier,)) as node:
+        manager = node.manager
+        label = (f"1:{tier.type}",)
+        feed = make_feed(manager)
+        assert take(feed)["my up"] == ("g", {label: 1})
+        tier.answers_jobs = False
+        store(manager, keys(1), "r")
+        now = take(feed)
+        assert now["my cascade_jobs_in_flight"] == ("g", {label: 1})
+        assert now["my cascade_slots_in_flight"] == ("g", {label: 0.5})
+        assert "my cascade_bytes" not in now
+        tier.results.append((tier.jobs[0][0], True, None, CHUNK_BYTES, None))
+        manager.on_schedule_end()
+        now = take(feed)
+        assert now["my cascade_jobs_in_flight"] == ("g", {label: 0})
+        assert now["my cascade_bytes"] == ("c", {label: CHUNK_BYTES})
+        assert now["my cascade_time"][1][label] > 0
+        tier.kept.add(keys(7)[0])
+        manager.lookup(keys(7)[0], "s")
+        manager.lookup(keys(8)[0], "s")
+        manager.on_schedule_end()
+        now = take(feed)
+        assert now["my queried_chunks"] == ("c", {("0:primary",): 2, label: 2})
+        assert now["my hit_chunks"] == ("c", {label: 1})
+        kind, samples = now["my lookup_time"]
+        assert kind == "h" and {labels: len(samples[labels]) for labels in samples} == {("0:primary",): 2, label: 2}
+        tier.results.append((tier.jobs[1][0], False, None, 0, None))
+        manager.on_schedule_end()
+        now = take(feed)
+        assert now["my promotion_failed_jobs"] == ("c", {label: 1})
+        [(labels, samples)] = now["my promotion_latency"][1].items()
+        assert labels == (*label, "failure") and len(samples) == 1 and 0 < samples[0] < 10
+
+
+def test_a_feed_without_a_name_for_a_metric_is_refused():
+    with make_node() as node, pytest.raises(KeyError, match="usage"):
+        terrace_kv._core.StatsFeed(node.manager, "c", "g", "h", {})
 
 
 # Memory and copies.

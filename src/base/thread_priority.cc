@@ -60,4 +60,9 @@ GrantedPriority SetThisThreadPriority(ThreadPriority wanted, const ThreadPriorit
   return granted;
 }
 
+void LetOthersRunOn() {
+  sched_param none{};
+  (void)::sched_setscheduler(0, SCHED_BATCH, &none);
+}
+
 }  // namespace terrace

@@ -29,4 +29,9 @@ struct GrantedPriority {
 GrantedPriority SetThisThreadPriority(
     ThreadPriority wanted, const ThreadPriorityCalls& calls = kSystemThreadPriorityCalls);
 
+// From now on the calling thread, when it wakes, waits until it is its turn: it never takes the
+// core from whoever runs there. Its share of a busy machine is the same. For work that may begin
+// some milliseconds later. The system allows it to anybody; where it does not, nothing changes.
+void LetOthersRunOn();
+
 }  // namespace terrace

@@ -97,5 +97,17 @@ TEST(SetThisThreadPriority, TheSystemHasGrantedWhatItSays) {
   }
 }
 
+TEST(LetOthersRunOn, IsOfTheCallingThreadAlone) {
+  const int before = ::sched_getscheduler(0);
+  int policy = -1;
+  auto thread = StartThread("terrace-", "test", [&] {
+    LetOthersRunOn();
+    policy = ::sched_getscheduler(0);
+  });
+  thread.value().join();
+  EXPECT_EQ(policy, SCHED_BATCH);
+  EXPECT_EQ(::sched_getscheduler(0), before);
+}
+
 }  // namespace
 }  // namespace terrace

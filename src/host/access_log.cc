@@ -50,12 +50,17 @@ void AccessLog::Place(Entry* entry, std::optional<std::uint32_t> given_end) {
 
 std::size_t AccessLog::PlaceOf(const Entry& entry) const {
   const auto place = static_cast<std::uint32_t>(&entry - entries_.data());
-  // Mostly it came last.
+  // Mostly it came last, or they are asked for in order.
   if (order_.back() == place) return order_.size() - 1;
-  const auto first =
-      std::lower_bound(order_.begin(), order_.end(), entry.end,
-                       [&](std::uint32_t i, std::uint32_t end) { return entries_[i].end < end; });
-  return static_cast<std::size_t>(std::find(first, order_.end(), place) - order_.begin());
+  std::size_t found = likely_place_;
+  if (found >= order_.size() || order_[found] != place) {
+    const auto first =
+        std::lower_bound(order_.begin(), order_.end(), entry.end,
+                         [&](std::uint32_t i, std::uint32_t end) { return entries_[i].end < end; });
+    found = static_cast<std::size_t>(std::find(first, order_.end(), place) - order_.begin());
+  }
+  likely_place_ = found + 1;
+  return found;
 }
 
 void AccessLog::Clear() {

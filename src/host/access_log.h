@@ -42,7 +42,7 @@ class AccessLog {
   // Cost: O(1) if that is all of them; else O(log placed, and those behind it).
   void Place(Entry* entry, std::optional<std::uint32_t> end = {});
   // Calls visit(entry) for those placed before a placed one, the nearest first, until it says true.
-  // Cost: O(log placed), and the visits.
+  // Cost: O(log placed), or O(1) if it is the one behind that of the last call; and the visits.
   template <typename Visitor>
   void FindBefore(const Entry& entry, Visitor visit) const {
     for (std::size_t i = PlaceOf(entry); i-- > 0;) {
@@ -75,7 +75,8 @@ class AccessLog {
   std::size_t PlaceOf(const Entry& entry) const;
 
   std::vector<Entry> entries_;
-  std::vector<std::uint32_t> order_;  // Places in entries_.
+  std::vector<std::uint32_t> order_;      // Places in entries_.
+  mutable std::size_t likely_place_ = 0;  // In order_: a guess at what PlaceOf() is asked next.
   std::vector<std::uint32_t> index_;  // 1 + the place in entries_; 0 is empty. At most half used.
 };
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from numpy import frombuffer, int32
 from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import (
     LookupResult,
@@ -42,16 +43,22 @@ _SOURCES = {
     "other": CacheHitSource.EXTERNAL_UNSPECIFIED,
 }
 
+_WHOLE_REQUEST = OffloadPolicy.REQUEST_LEVEL
+_NEW_CHUNKS = OffloadPolicy.CHUNK_LEVEL
+
 _ROUTE_KEYS = ("remote_kv_source", "remote_prefiller", "remote_decoder")
 
 
-def _ends_of(keys: Collection[bytes], req_context: ReqContext) -> list[int] | None:
+def _ends_of(keys: Collection[bytes], req_context: ReqContext) -> Mapping[bytes, int] | list[int] | None:
     """Where each chunk ends in its request, in tokens; None if that is not known of all."""
-    # The same for every context of vLLM's own, without a call of Python for each chunk.
-    plain = type(req_context) is ReqContext
-    position = req_context._offload_key_positions.get if plain else req_context.get_offload_key_position
-    ends = list(map(position, keys))
+    if type(req_context) is ReqContext:
+        return req_context._offload_key_positions
+    ends = list(map(req_context.get_offload_key_position, keys))
     return None if None in ends else ends
+
+
+def _spec_of(slots: bytes) -> CPULoadStoreSpec:
+    return CPULoadStoreSpec(frombuffer(slots, int32))
 
 
 class TerraceOffloadingManager(OffloadingManager):
@@ -68,6 +75,7 @@ class TerraceOffloadingManager(OffloadingManager):
     """
 
     medium = Medium.CPU
+    lock: Any = None  # An instance's own, from __init__() on: vLLM's is a property, and enters it several times a step.
 
     def __init__(
         self,
@@ -84,6 +92,7 @@ class TerraceOffloadingManager(OffloadingManager):
         self._config_info = list(config_info)
         self._stats = StatsTaker(core, self._tiers)
         # Of the class below these only have the contract.
+        self.lock = core.lock
         self.lookup = core.lookup
         self.complete_load = core.complete_load
         self.complete_store = core.complete_store
@@ -91,24 +100,17 @@ class TerraceOffloadingManager(OffloadingManager):
         self.on_schedule_end = core.on_schedule_end
         self.has_pending_work = core.has_pending_work
 
-    @property
-    def lock(self):
-        return self._core.lock
-
     def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
         raise NotImplementedError  # Replaced by __init__().
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
-        whole = self._core.on_new_request(
-            req_context, sources_allowed(req_context.load_tier_filter), self._route_of(req_context)
-        )
-        return RequestOffloadingContext(OffloadPolicy.REQUEST_LEVEL if whole else OffloadPolicy.CHUNK_LEVEL)
+        route = self._route_of(req_context) if req_context.kv_transfer_params else None
+        whole = self._core.on_new_request(req_context, sources_allowed(req_context.load_tier_filter), route)
+        return RequestOffloadingContext(_WHOLE_REQUEST if whole else _NEW_CHUNKS)
 
     @staticmethod
     def _route_of(req_context: ReqContext) -> str | None:
         params = req_context.kv_transfer_params
-        if not params:
-            return None
         route = {key: params[key] for key in _ROUTE_KEYS if params.get(key) is not None}
         return json.dumps(route) if route else None
 
@@ -116,7 +118,7 @@ class TerraceOffloadingManager(OffloadingManager):
         return _SOURCES[self._core.get_load_source(key, req_context)]
 
     def prepare_load(self, keys: Collection[bytes], req_context: ReqContext) -> CPULoadStoreSpec:
-        return CPULoadStoreSpec(self._core.prepare_load(keys, req_context, _ends_of(keys, req_context)))
+        return _spec_of(self._core.prepare_load(keys, req_context, _ends_of(keys, req_context), True))
 
     def touch(self, keys: Collection[bytes], req_context: ReqContext) -> None:
         with nullcontext() if self._core.holds_lock() else self.lock:
@@ -127,11 +129,11 @@ class TerraceOffloadingManager(OffloadingManager):
     def prepare_store(self, keys: Collection[bytes], req_context: ReqContext) -> PrepareStoreOutput | None:
         # Only keys with a place in their request's prompt are a prefix that must not get a hole.
         ends = _ends_of(keys, req_context)
-        plan = self._core.prepare_store(keys, req_context, ends is not None, ends)
+        plan = self._core.prepare_store(keys, req_context, ends is not None, ends, True)
         if plan is None:
             return None
         kept, slots, evicted = plan
-        return PrepareStoreOutput(kept, CPULoadStoreSpec(slots), evicted)
+        return PrepareStoreOutput(kept, _spec_of(slots), evicted)
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         events: list[OffloadingEvent] = []

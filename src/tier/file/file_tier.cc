@@ -157,15 +157,11 @@ void FileTier::SubmitLoad(TransferJob job) { Submit(IoPool::Kind::kLoad, std::mo
 void FileTier::Submit(IoPool::Kind kind, TransferJob job) {
   const auto batch = std::make_shared<Batch>(std::move(job));
   if (batch->job.keys.empty()) return Report(*batch);
-  std::vector<IoPool::Task> tasks;
-  tasks.reserve(batch->job.keys.size());
-  for (std::size_t i = 0; i < batch->job.keys.size(); ++i) {
-    tasks.push_back([this, kind, batch, i](IoPool::Fate fate) {
-      if (fate == IoPool::Fate::kRun) RunChunk(kind, *batch, i);
-      EndChunk(*batch);
-    });
-  }
-  pool_->Submit(kind, std::move(tasks));
+  pool_->Submit(kind, batch->job.keys.size(),
+                [this, kind, batch](std::size_t i, IoPool::Fate fate) {
+                  if (fate == IoPool::Fate::kRun) RunChunk(kind, *batch, i);
+                  EndChunk(*batch);
+                });
 }
 
 void FileTier::RunChunk(IoPool::Kind kind, Batch& batch, std::size_t i) {

@@ -1,11 +1,11 @@
 #include "tier/file/io_pool.h"
 
-#include <iterator>
 #include <utility>
 
 #include "base/check.h"
 #include "base/deadline.h"
 #include "base/thread.h"
+#include "base/thread_priority.h"
 
 namespace terrace {
 namespace {
@@ -39,18 +39,22 @@ Result<void> IoPool::StartThreads(const Options& options, Kind first, std::uint3
   return {};
 }
 
-void IoPool::Submit(Kind kind, std::vector<Task> tasks) {
+void IoPool::Submit(Kind kind, std::size_t piece_count, Task task) {
+  if (piece_count == 0) return;
+  auto shared = std::make_shared<const Task>(std::move(task));
+  bool stopping = false;
   {
     MutexLock lock(mutex_);
-    if (!stopping_) {
-      auto& queue = queues_[Index(kind)];
-      queue.insert(queue.end(), std::make_move_iterator(tasks.begin()),
-                   std::make_move_iterator(tasks.end()));
-      work_arrived_.NotifyAll();
-      return;
-    }
+    stopping = stopping_;
+    if (!stopping) queues_[Index(kind)].push_back({shared, 0, piece_count});
   }
-  for (Task& task : tasks) task(Fate::kCancelled);
+  if (stopping) {
+    for (std::size_t i = 0; i < piece_count; ++i) (*shared)(i, Fate::kCancelled);
+    return;
+  }
+  // Without the mutex, or the thread wakes only to wait for it.
+  shared.reset();
+  work_arrived_.NotifyOne();
 }
 
 bool IoPool::WaitIdle(std::chrono::steady_clock::time_point deadline) {
@@ -76,34 +80,46 @@ bool IoPool::Shutdown(std::chrono::steady_clock::time_point deadline) {
 }
 
 void IoPool::CancelQueued() {
-  std::vector<Task> cancelled;
+  std::array<std::deque<Job>, 2> cancelled;
+  std::size_t pieces = 0;
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    for (auto& queue : queues_) {
-      std::move(queue.begin(), queue.end(), std::back_inserter(cancelled));
-      queue.clear();
+    cancelled.swap(queues_);
+    for (const auto& queue : cancelled) {
+      for (const Job& job : queue) pieces += job.piece_count - job.next_piece;
     }
-    running_ += cancelled.size();
+    running_ += pieces;
     work_arrived_.NotifyAll();
   }
-  for (Task& task : cancelled) task(Fate::kCancelled);
+  for (auto& queue : cancelled) {
+    for (const Job& job : queue) {
+      for (std::size_t i = job.next_piece; i < job.piece_count; ++i) {
+        (*job.task)(i, Fate::kCancelled);
+      }
+    }
+    queue.clear();
+  }
   MutexLock lock(mutex_);
-  EndedLocked(cancelled.size());
+  EndedLocked(pieces);
 }
 
 void IoPool::Work(Kind first) {
+  LetOthersRunOn();
   for (;;) {
-    Task task;
+    Piece piece;
+    bool more = false;
     {
       MutexLock lock(mutex_);
       while (!stopping_ && NothingQueuedLocked()) work_arrived_.Wait(mutex_);
       if (stopping_) break;
-      task = TakeLocked(first);
+      piece = TakeLocked(first);
       ++running_;
+      more = !NothingQueuedLocked();
     }
-    task(Fate::kRun);
-    task = nullptr;  // What it holds is gone before anybody sees the pool idle.
+    if (more) work_arrived_.NotifyOne();
+    (*piece.task)(piece.number, Fate::kRun);
+    piece.task.reset();  // What it holds is gone before anybody sees the pool idle.
     MutexLock lock(mutex_);
     EndedLocked(1);
   }
@@ -124,12 +140,15 @@ void IoPool::EndThread() {
   threads_ended_.NotifyAll();
 }
 
-IoPool::Task IoPool::TakeLocked(Kind first) {
+IoPool::Piece IoPool::TakeLocked(Kind first) {
   const Kind second = first == Kind::kLoad ? Kind::kStore : Kind::kLoad;
   auto& queue = queues_[Index(queues_[Index(first)].empty() ? second : first)];
-  Task task = std::move(queue.front());
+  Job& job = queue.front();
+  const std::size_t number = job.next_piece++;
+  if (job.next_piece < job.piece_count) return {job.task, number};
+  Piece last{std::move(job.task), number};
   queue.pop_front();
-  return task;
+  return last;
 }
 
 bool IoPool::NothingQueuedLocked() const { return queues_[0].empty() && queues_[1].empty(); }

@@ -3,6 +3,11 @@
 // Read threads take loads first, then stores; write threads the reverse. So neither class starves,
 // and a disk that has only one kind to do does it with all threads. Within a class: first in, first
 // out.
+//
+// Who submits is an engine's thread: it wakes one thread, which wakes the next if there is more to
+// do than it takes. So a job costs the engine one call of the system however many chunks it has,
+// and no more threads wake than the disk keeps busy. Nor does one that wakes take the core from the
+// engine (LetOthersRunOn()): I/O may wait some milliseconds, a step may not.
 #pragma once
 
 #include <array>
@@ -25,8 +30,8 @@ class IoPool {
  public:
   enum class Kind : std::uint8_t { kLoad, kStore };
   enum class Fate : std::uint8_t { kRun, kCancelled };
-  // Called exactly once, without any lock.
-  using Task = std::function<void(Fate)>;
+  // Called exactly once for each piece of a job, by any threads in any order, without any lock.
+  using Task = std::function<void(std::size_t piece, Fate fate)>;
 
   struct Options {
     std::uint32_t n_read_threads = 1;
@@ -41,10 +46,12 @@ class IoPool {
   // Waits for what runs for kDestructorPatience, then aborts.
   ~IoPool();
 
-  // Queues `tasks` in their order. After Shutdown() they are cancelled at once, by the caller.
-  void Submit(Kind kind, std::vector<Task> tasks);
+  // Queues a job of pieces 0 to `piece_count` - 1, in this order. After Shutdown() they are
+  // cancelled at once, by the caller.
+  // Cost: O(1), and waking one thread.
+  void Submit(Kind kind, std::size_t piece_count, Task task);
 
-  // Blocks until no task is queued or running, or `deadline` has passed; true if none is.
+  // Blocks until no piece is queued or running, or `deadline` has passed; true if none is.
   bool WaitIdle(std::chrono::steady_clock::time_point deadline);
 
   // Cancels what is queued, waits for what runs, joins the threads. False if some thread has not
@@ -53,13 +60,24 @@ class IoPool {
   [[nodiscard]] bool Shutdown(std::chrono::steady_clock::time_point deadline);
 
  private:
+  // What is queued of a job. The task is gone when its last piece has ended.
+  struct Job {
+    std::shared_ptr<const Task> task;
+    std::size_t next_piece;
+    std::size_t piece_count;
+  };
+  struct Piece {
+    std::shared_ptr<const Task> task;
+    std::size_t number;
+  };
+
   explicit IoPool(std::function<void()> at_end) : at_end_(std::move(at_end)) {}
 
   Result<void> StartThreads(const Options& options, Kind first, std::uint32_t count);
   void CancelQueued();
   void Work(Kind first);
   void EndThread();
-  Task TakeLocked(Kind first) TERRACE_REQUIRES(mutex_);
+  Piece TakeLocked(Kind first) TERRACE_REQUIRES(mutex_);
   bool NothingQueuedLocked() const TERRACE_REQUIRES(mutex_);
   void EndedLocked(std::size_t count) TERRACE_REQUIRES(mutex_);
 
@@ -69,8 +87,9 @@ class IoPool {
   CondVar work_arrived_;
   CondVar became_idle_;
   CondVar threads_ended_;
-  std::array<std::deque<Task>, 2> queues_ TERRACE_GUARDED_BY(mutex_);  // By Kind.
-  std::size_t running_ TERRACE_GUARDED_BY(mutex_) = 0;  // Left a queue and have not returned.
+  // By Kind; of jobs with pieces left.
+  std::array<std::deque<Job>, 2> queues_ TERRACE_GUARDED_BY(mutex_);
+  std::size_t running_ TERRACE_GUARDED_BY(mutex_) = 0;  // Pieces that left a queue and did not end.
   bool stopping_ TERRACE_GUARDED_BY(mutex_) = false;
   // Have not ended; the last one counts as long as it is at at_end_.
   std::size_t live_threads_ TERRACE_GUARDED_BY(mutex_) = 0;
