@@ -1,11 +1,11 @@
 #include "tier/peer/mapped_memory.h"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "base/thread.h"
@@ -18,8 +18,10 @@
 namespace terrace {
 namespace {
 
-constexpr std::size_t kPieceSize = 1 << 20;  // Some 100 us.
-constexpr int kLowestPriority = 19;
+// Some 30 us, in which nobody of this process can map or unmap anything else; and then the others'
+// turn. Not at a low priority: whoever waits for the lock would wait for the processor, too.
+constexpr std::size_t kPieceSize = 256 << 10;
+constexpr std::chrono::milliseconds kPause{1};
 
 }  // namespace
 
@@ -29,7 +31,6 @@ Result<std::unique_ptr<MappedMemory>> MappedMemory::Map(UniqueFd file, std::size
   std::unique_ptr<MappedMemory> memory(
       new MappedMemory(std::move(file), static_cast<const std::byte*>(base), size));
   auto mapper = StartThread("terrace-peer-", "m", [raw = memory.get()] {
-    ::setpriority(PRIO_PROCESS, 0, kLowestPriority);  // Of this thread, on Linux.
     MapPages(raw->file_.get(), raw->base_, raw->size_, raw->stop_);
   });
   // Without it the memory is slower at first, and no less right.
@@ -56,6 +57,7 @@ void MappedMemory::MapPages(int file, const std::byte* base, std::size_t size,
       const std::size_t piece = std::min(kPieceSize, end - at);
       if (::madvise(const_cast<std::byte*>(base) + at, piece, MADV_POPULATE_READ) != 0) return;
       at += piece;
+      std::this_thread::sleep_for(kPause);
     }
   }
 }

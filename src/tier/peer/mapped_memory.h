@@ -18,7 +18,8 @@ namespace terrace {
 class MappedMemory {
  public:
   // `size` bytes from the front of `file`, a memfd of at least that many.
-  // Cost: two system calls; the rest is done by a thread of the lowest priority.
+  // Cost: two system calls; the rest is done by a thread that takes little of the processor, in
+  // some seconds a GiB.
   static Result<std::unique_ptr<MappedMemory>> Map(UniqueFd file, std::size_t size);
   // Waits for that thread, a millisecond at most.
   ~MappedMemory();
