@@ -17,7 +17,7 @@ from terrace_kv import ConfigError, TerraceError  # noqa: E402
 from terrace_kv.vllm import TerraceOffloadingSpec, version  # noqa: E402
 from terrace_kv.vllm import spec as spec_module  # noqa: E402
 from terrace_kv.vllm import worker as worker_module  # noqa: E402
-from terrace_kv.vllm.config import read_extra_config  # noqa: E402
+from terrace_kv.vllm.config import Surroundings, read_extra_config  # noqa: E402
 from terrace_kv.vllm.filters import sources_allowed  # noqa: E402
 from vllm.v1.kv_offload.base import (  # noqa: E402
     CanonicalKVCacheRef,
@@ -279,8 +279,81 @@ def test_device_copies_is_one_of_two_words() -> None:
         read({"cpu_bytes_to_use": "1GiB", "device_copies": "cuda"})
 
 
-def read(extra: dict[str, Any]) -> Any:
-    return read_extra_config(extra, enable_kv_events=False, fs_directory=lambda root: f"{root}/of-the-model_r0")
+def read(extra: dict[str, Any], **surroundings: Any) -> Any:
+    return read_extra_config(
+        extra,
+        enable_kv_events=False,
+        surroundings=Surroundings(fs_directory=lambda root: f"{root}/of-the-model_r0", **surroundings),
+    )
+
+
+def peer_of(tier: dict[str, Any], **surroundings: Any) -> dict[str, Any]:
+    return read({"cpu_bytes_to_use": "1GiB", "secondary_tiers": [tier]}, **surroundings).node["secondary_tiers"][0]
+
+
+@pytest.mark.parametrize("index", [0, 3])
+def test_each_engine_of_a_data_parallel_group_has_ports_of_its_own(index: int) -> None:
+    where = {"data_parallel_index": index, "side_channel": ("localhost", 4000)}
+    assert peer_of({"type": "p2p", "port": 5000}, **where)["port"] == 5000 + index
+    assert peer_of({"type": "p2p"}, **where)["port"] == 4000 + index
+    own = peer_of({"type": "peer", "port": 6000, "data_port": 7000}, **where)
+    assert (own["port"], own["data_port"]) == (6000 + index, 7000 + index)
+    assert peer_of({"type": "peer"}, **where).get("port", 5710) == 5710 + index
+    assert peer_of({"type": "peer", "port": 0}, **where)["port"] == 0, "any that is free"
+    out = read({"cpu_bytes_to_use": "1GiB", "metrics_listen": "127.0.0.1:9400"}, **where)
+    assert out.node["metrics_listen"] == f"127.0.0.1:{9400 + index}"
+
+
+def test_vllms_side_channel_is_where_p2p_listens() -> None:
+    where = {"side_channel": ("127.0.0.3", 4000)}
+    for tier, host, port in (({}, "127.0.0.3", 4000), ({"host": "127.0.0.2", "port": 5}, "127.0.0.2", 5)):
+        peer = peer_of({"type": "p2p", **tier}, **where)
+        assert (peer["host"], peer["port"]) == (host, port)
+    assert "host" not in peer_of({"type": "p2p"})
+
+
+def test_vllms_default_of_a_minute_for_parked_chunks_is_taken() -> None:
+    out = read({"cpu_bytes_to_use": "1GiB", "secondary_tiers": [{"type": "p2p", "unbound_store_timeout_s": 60}]})
+    assert out.node["secondary_tiers"][0]["park_timeout_ms"] == 55_000
+    assert "secondary_tiers[0].unbound_store_timeout_s" in out.warnings[0]
+
+
+def test_a_word_for_backpressure_is_every_native_tiers() -> None:
+    tiers = [{"type": "fs", "root_dir": "/a"}, {"type": "fs", "root_dir": "/b", "backpressure": "throttle"}]
+    out = read({"cpu_bytes_to_use": "1GiB", "backpressure": "off", "secondary_tiers": [*tiers, {"type": "Mine"}]})
+    assert [tier["backpressure"] for tier in out.node["secondary_tiers"]] == ["off", "throttle"]
+    assert "backpressure" not in out.python_tiers[0].config
+
+
+def test_wrong_kinds_of_values_are_faults_like_others() -> None:
+    def no_class(tier: dict[str, Any]) -> type:
+        raise ValueError("no such tier")
+
+    with pytest.raises(ConfigError) as raised:
+        read(
+            {
+                "cpu_bytes_to_use": "1GiB",
+                "backpressure": "dorp",
+                "secondary_tiers": [
+                    {"type": "fs", "root_dir": "/a", "backpressure": {"high_water_s": "fast"}},
+                    {"type": "fs", "root_dir": "/b", "backpressure": {"policy_cls": {}}},
+                    {"type": "fs", "root_dir": "/c", "backpressure": ["drop"]},
+                    {"type": "p2p", "unbound_store_timeout_s": None},
+                    {"type": "flie", "root_dir": "/d"},
+                ],
+            },
+            find_class=no_class,
+        )
+    said = str(raised.value)
+    for words in (
+        "\nbackpressure: must be an object, as vLLM has it, or one of off, drop, throttle; is 'dorp'",
+        "secondary_tiers[0].backpressure.high_water_s: must be a number of seconds, is 'fast'",
+        "secondary_tiers[1].backpressure.policy_cls: {} is not one that native tiers have",
+        "secondary_tiers[2].backpressure: must be an object",
+        "secondary_tiers[3].unbound_store_timeout_s: must be a number of seconds, is None",
+        "secondary_tiers[4].type: 'flie' is none of Terrace's (file, fs, memory, p2p, peer, plugin)",
+    ):
+        assert words in said, words
 
 
 def test_keys_of_vllms_own_tiers_are_understood() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,9 @@ _DERIVED_KEYS = {
     "enable_kv_events": "follows from vLLM's kv_events_config; take it out",
     "cache_policy_module_path": "means Python code, which the host tier does not run; eviction_policy is one of its own",
 }
+_TERRACE_POLICIES = ("off", "drop", "throttle")
+# Of chunks that wait for their decoder; vLLM's default is a minute.
+_PARK_MS_MAX = 55_000
 _PLACE = re.compile(r"secondary_tiers\[(\d+)\]")
 _NATIVE_TYPES = frozenset({"memory", "file", "peer", "plugin", "fs", "p2p"})
 _DETECTOR_POLICIES = {None: "drop", "DropStorePolicy": "drop", "ThrottledDropPolicy": "throttle"}
@@ -69,16 +72,33 @@ class Configuration:
         return json.dumps(self.node)
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What a configuration means beyond its own words.
+
+    Attributes:
+        fs_directory: the directory that vLLM's own fs tier would use for a root_dir.
+        find_class: of a tier in Python, by its configuration; raises if there is none.
+        data_parallel_index: of this engine among those of one configuration: each has ports of its own.
+        side_channel: where vLLM's own p2p tier listens if its configuration does not say: host and port.
+    """
+
+    fs_directory: Callable[[str], str]
+    find_class: Callable[[dict[str, Any]], type] = lambda tier: type(None)
+    data_parallel_index: int = 0
+    side_channel: tuple[str, int] = ("localhost", 5710)
+
+
 def is_python_tier(tier: Mapping[str, Any]) -> bool:
     """Whether a class of Python makes it: one that its module_path names, or one that vLLM's factory knows."""
     return "module_path" in tier or tier.get("type") not in _NATIVE_TYPES
 
 
 class _Reader:
-    def __init__(self, fs_directory) -> None:
+    def __init__(self, surroundings: Surroundings) -> None:
         self.out = Configuration()
         self.faults: list[str] = []
-        self._fs_directory = fs_directory
+        self._surroundings = surroundings
 
     def read(self, extra: Mapping[str, Any], enable_kv_events: bool) -> Configuration:
         node = self.out.node
@@ -100,7 +120,9 @@ class _Reader:
                 self.out.revision = extra["revision"]
             else:
                 self.faults.append("revision: must be text that is not empty")
-        self._tiers(extra.get("secondary_tiers", []), extra.get("backpressure"))
+        if "metrics_listen" in node:
+            node["metrics_listen"] = self._listen(node["metrics_listen"])
+        self._tiers(extra.get("secondary_tiers", []), self._detector(extra.get("backpressure"), "backpressure"))
         # The native keys' faults count those of native tiers by their places among these: with the places of all.
         try:
             check_config(node)
@@ -140,44 +162,72 @@ class _Reader:
                 self.faults.append(f'{path}: must be an object with a "type"')
                 continue
             tier = dict(tier)
-            merged = self._merge_backpressure(tier, backpressure)
+            merged = self._merge_backpressure(tier, path, backpressure)
             if is_python_tier(tier):
-                # vLLM's factory knows its own types, and says what is wrong with the rest.
-                if merged is not None:
+                self._check_class(tier, path)
+                if isinstance(merged, dict):
                     tier["backpressure"] = merged
+                elif merged is not None and merged != backpressure:
+                    self.faults.append(f"{path}.backpressure: must be an object for a tier in Python, is {merged!r}")
                 self.out.python_tiers.append(PythonTier(place, tier))
                 continue
             if isinstance(merged, dict):
                 self._translate_backpressure(tier, path, merged)
+            elif merged is not None:
+                tier["backpressure"] = merged
             if tier["type"] == "fs":
                 tier = self._fs(tier, path)
             elif tier["type"] == "p2p":
                 tier = self._p2p(tier, path)
+            if tier["type"] == "peer":
+                self._own_ports(tier)
             self._places.append(place)
             native.append(tier)
         self.out.node["secondary_tiers"] = native
 
-    @staticmethod
-    def _merge_backpressure(tier: dict[str, Any], default: Any) -> Any:
+    def _check_class(self, tier: dict[str, Any], path: str) -> None:
+        try:
+            self._surroundings.find_class(tier)
+        except Exception as error:  # Whatever its module does when it is imported.
+            native = ", ".join(sorted(_NATIVE_TYPES))
+            self.faults.append(
+                f"{path}.type: {tier['type']!r} is none of Terrace's ({native}) and no class that can be had: {error}"
+            )
+
+    def _detector(self, value: Any, path: str) -> dict[str, Any] | str | None:
+        """vLLM's object, or the word that a native tier has."""
+        if value is None or isinstance(value, dict) or (isinstance(value, str) and value in _TERRACE_POLICIES):
+            return value
+        words = ", ".join(_TERRACE_POLICIES)
+        self.faults.append(f"{path}: must be an object, as vLLM has it, or one of {words}; is {value!r}")
+        return None
+
+    def _merge_backpressure(self, tier: dict[str, Any], path: str, default: dict[str, Any] | str | None) -> Any:
         """vLLM's rule: field by field, the tier's over the default's."""
-        own = tier.get("backpressure")
-        if isinstance(own, str):
-            return own
-        if own is None and default is None:
-            return None
-        return {**(default or {}), **(own or {})}
+        own = self._detector(tier.pop("backpressure", None), f"{path}.backpressure")
+        if isinstance(own, dict) and isinstance(default, dict):
+            return {**default, **own}
+        return default if own is None else own
 
     def _translate_backpressure(self, tier: dict[str, Any], path: str, detector: dict[str, Any]) -> None:
         policy = detector.get("policy_cls")
-        policy = policy.rpartition(".")[2] if isinstance(policy, str) else policy
-        if policy not in _DETECTOR_POLICIES:
+        name = policy.rpartition(".")[2] if isinstance(policy, str) else policy
+        if not (name is None or isinstance(name, str)) or name not in _DETECTOR_POLICIES:
             self.faults.append(f"{path}.backpressure.policy_cls: {policy!r} is not one that native tiers have")
             return
-        tier["backpressure"] = _DETECTOR_POLICIES[policy]
+        tier["backpressure"] = _DETECTOR_POLICIES[name]
         if "high_water_s" in detector:
-            tier["backpressure_ms_per_mib"] = max(1, round(float(detector["high_water_s"]) * 1e3))
+            tier["backpressure_ms_per_mib"] = self._milliseconds(
+                detector["high_water_s"], f"{path}.backpressure.high_water_s"
+            )
         for key in sorted(set(detector) - {"backpressure_cls", "policy_cls", "high_water_s"}):
             self._meaningless(f"{path}.backpressure.{key}")
+
+    def _milliseconds(self, seconds: Any, path: str) -> int:
+        if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds < 1e9:
+            return max(1, round(seconds * 1e3))
+        self.faults.append(f"{path}: must be a number of seconds, is {seconds!r}")
+        return 1
 
     def _meaningless(self, path: str) -> None:
         self.out.warnings.append(f"{path} has no meaning for Terrace and is ignored")
@@ -192,7 +242,7 @@ class _Reader:
         out.setdefault("n_write_threads", 16)
         root = tier.get("root_dir")
         if isinstance(root, str) and root:
-            out["root_dir"] = self._fs_directory(root)
+            out["root_dir"] = self._surroundings.fs_directory(root)
         return out
 
     def _p2p(self, tier: dict[str, Any], path: str) -> dict[str, Any]:
@@ -201,23 +251,51 @@ class _Reader:
             if key in out:
                 del out[key]
                 self._meaningless(f"{path}.{key}")
+        host, port = self._surroundings.side_channel
+        if host != "localhost":
+            out.setdefault("host", host)
+        out.setdefault("port", port)
         if "unbound_store_timeout_s" in out:
-            out["park_timeout_ms"] = max(1, round(float(out.pop("unbound_store_timeout_s")) * 1e3))
+            park = self._milliseconds(out.pop("unbound_store_timeout_s"), f"{path}.unbound_store_timeout_s")
+            if park > _PARK_MS_MAX:
+                self.out.warnings.append(
+                    f"{path}.unbound_store_timeout_s: chunks wait {_PARK_MS_MAX // 1000} s for their decoder at most"
+                )
+            out["park_timeout_ms"] = min(park, _PARK_MS_MAX)
         return out
+
+    def _own_ports(self, tier: dict[str, Any]) -> None:
+        """As vLLM's p2p tier has it: the configuration's port is that of the first engine."""
+        index = self._surroundings.data_parallel_index
+        if index == 0:
+            return
+        tier.setdefault("port", 5710)
+        for key in ("port", "data_port"):
+            port = tier.get(key)
+            if isinstance(port, int) and not isinstance(port, bool) and port > 0:
+                tier[key] = port + index
+
+    def _listen(self, value: Any) -> Any:
+        """The same for host:port. What is none is left to the check of all keys."""
+        host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+        if not colon or not port.isdecimal() or int(port) == 0:
+            return value
+        return f"{host}:{int(port) + self._surroundings.data_parallel_index}"
 
 
 def read_extra_config(
-    extra: Mapping[str, Any], *, enable_kv_events: bool, fs_directory, logger: logging.Logger | None = None
+    extra: Mapping[str, Any],
+    *,
+    enable_kv_events: bool,
+    surroundings: Surroundings,
+    logger: logging.Logger | None = None,
 ) -> Configuration:
     """Checks and translates an extra config. It is not changed.
-
-    Args:
-        fs_directory: the directory that vLLM's own fs tier would use for a root_dir.
 
     Raises:
         ConfigError: every fault, a line each.
     """
-    out = _Reader(fs_directory).read(extra, enable_kv_events)
+    out = _Reader(surroundings).read(extra, enable_kv_events)
     for warning in out.warnings if logger is not None else ():
         logger.warning("Terrace: kv_connector_extra_config: %s", warning)
     return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vllm import __version__ as vllm_version
+from vllm import envs
 from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import OffloadingMetricMetadata
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
@@ -21,7 +23,7 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 from .. import _core
 from ..errors import ConfigError, TerraceError
 from ..node import Node
-from .config import Configuration, is_python_tier, read_extra_config
+from .config import Configuration, Surroundings, is_python_tier, read_extra_config
 from .manager import ANSWERS, TerraceOffloadingManager
 from .metrics import terrace_definitions
 from .tiers import VllmTier, peer_context
@@ -61,11 +63,14 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
     @staticmethod
     def _python_tiers(extra_config: Mapping[str, Any]) -> list[tuple[dict[str, Any], type]]:
         tiers = extra_config.get("secondary_tiers")
-        return [
-            (tier, SecondaryTierFactory.get_tier_class(tier))
-            for tier in (tiers if isinstance(tiers, list) else [])
-            if isinstance(tier, dict) and is_python_tier(tier)
-        ]
+        found = []
+        for tier in tiers if isinstance(tiers, list) else []:
+            if not isinstance(tier, dict) or not is_python_tier(tier):
+                continue
+            # What there is none of is a fault, which is said with all others when the spec is made.
+            with contextlib.suppress(Exception):
+                found.append((tier, SecondaryTierFactory.get_tier_class(tier)))
+        return found
 
     def __init__(self, config: OffloadingConfig) -> None:
         extra = dict(config.extra_config)
@@ -73,7 +78,12 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
         self._configuration: Configuration = read_extra_config(
             extra,
             enable_kv_events=config.enable_kv_cache_events,
-            fs_directory=lambda root: self._fs_directory(root, config),
+            surroundings=Surroundings(
+                fs_directory=lambda root: self._fs_directory(root, config),
+                find_class=SecondaryTierFactory.get_tier_class,
+                data_parallel_index=config.parallel.data_parallel_index,
+                side_channel=(envs.VLLM_P2P_SIDE_CHANNEL_HOST, envs.VLLM_P2P_SIDE_CHANNEL_PORT),
+            ),
             logger=logger,
         )
         extra["cpu_bytes_to_use"] = _core.cpu_bytes_to_use(self._configuration.json)
