@@ -249,29 +249,42 @@ def test_tensors_of_other_devices_or_of_two_are_refused(copier: FakeCopier) -> N
 
 
 @pytest.mark.parametrize(
-    ("device", "chosen", "has_cuda", "ours", "warned"),
+    ("device", "chosen", "can", "ours", "warned"),
     [
         ("cpu", None, False, True, False),
         ("cuda", None, True, False, False),
         ("cuda", "vllm", True, False, False),
         ("cuda", "terrace", True, True, False),
         ("cuda", "terrace", False, False, True),
-        ("xpu", "terrace", True, False, True),
+        ("xpu", "terrace", False, False, True),
     ],
 )
 def test_whose_worker_copies(
-    monkeypatch: pytest.MonkeyPatch, device: str, chosen: str | None, has_cuda: bool, ours: bool, warned: bool
+    monkeypatch: pytest.MonkeyPatch, device: str, chosen: str | None, can: bool, ours: bool, warned: bool
 ) -> None:
+    def make_ours(*_: Any) -> None:
+        if device != "cpu" and not can:
+            raise TerraceError("there is no such device")
+        made.append("terrace")
+
     said: list[str] = []
     monkeypatch.setattr(spec_module.logger, "warning", lambda text, *args: said.append(text % args))
-    monkeypatch.setattr(spec_module._core, "has_cuda", lambda: has_cuda)
     made: list[str] = []
-    monkeypatch.setattr(worker_module, "TerraceOffloadingWorker", lambda *args: made.append("terrace"))
+    monkeypatch.setattr(worker_module, "TerraceOffloadingWorker", make_ours)
     monkeypatch.setattr("terrace_kv.vllm.device_worker.make_device_worker", lambda *args: made.append("vllm"))
     spec = TerraceOffloadingSpec(config_of({"device_copies": chosen} if chosen else None))
     spec.get_worker(caches() if device == "cpu" else on_device(device))
     assert made == ["terrace" if ours else "vllm"]
     assert any("device_copies" in line for line in said) == warned
+
+
+def test_a_worker_of_the_cpu_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise TerraceError("pages do not fit")
+
+    monkeypatch.setattr(worker_module, "TerraceOffloadingWorker", fail)
+    with pytest.raises(TerraceError, match="pages do not fit"):
+        TerraceOffloadingSpec(config_of(None)).get_worker(caches())
 
 
 def test_device_copies_is_one_of_two_words() -> None:

@@ -166,32 +166,26 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
         self._memory = self._share(
             own, create=rank == 0, timeout_s=CREATOR_TIMEOUT_S if rank == 0 else JOIN_TIMEOUT_S
         )
-        part = 0 if self.replicated_layout else rank
-        if not kv_caches.tensors or self._copies_itself(kv_caches.tensors[0].tensor.device.type):
-            from .worker import TerraceOffloadingWorker
-
-            self._worker = TerraceOffloadingWorker(
-                self._memory, part, kv_caches, self.blocks_per_chunk, self._configuration.copy_threads
-            )
-        else:
-            from .device_worker import make_device_worker
-
-            self._worker = make_device_worker(self, self._memory, part, kv_caches)
+        self._worker = self._make_worker(0 if self.replicated_layout else rank, kv_caches)
         return self._worker
 
-    def _copies_itself(self, device: str) -> bool:
-        """Whether Terrace copies tensors of a kind of device, and not vLLM's worker."""
-        if device == "cpu":
-            return True
-        if self._configuration.device_copies != "terrace":
-            return False
-        if device == "cuda" and _core.has_cuda():
-            return True
-        logger.warning(
-            "Terrace: device_copies: for tensors of %s there is no CUDA in this build or machine; vLLM's worker copies",
-            device,
-        )
-        return False
+    def _make_worker(self, part: int, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """Terrace's on the CPU; on a device vLLM's, unless Terrace's is asked for and can be had."""
+        device = kv_caches.tensors[0].tensor.device.type if kv_caches.tensors else "cpu"
+        if device == "cpu" or self._configuration.device_copies == "terrace":
+            from .worker import TerraceOffloadingWorker
+
+            try:
+                return TerraceOffloadingWorker(
+                    self._memory, part, kv_caches, self.blocks_per_chunk, self._configuration.copy_threads
+                )
+            except (TerraceError, ValueError) as error:
+                if device == "cpu":
+                    raise
+                logger.warning("Terrace: device_copies: not on %s (%s); vLLM's worker copies", device, error)
+        from .device_worker import make_device_worker
+
+        return make_device_worker(self, self._memory, part, kv_caches)
 
     def get_manager(self) -> OffloadingManager:
         """Joins the workers' memory, starts the tiers and, for those that serve peers, the control thread."""
