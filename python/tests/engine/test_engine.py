@@ -66,16 +66,17 @@ def test_host_then_file_then_a_new_process(model: str, expected: dict, tmp_path:
     assert again["file"]["tokens"][0] == expected[LONG[0]]
 
 
+@pytest.mark.parametrize("host_chunks", [4, 1])
 def test_chunks_of_four_blocks_preemption_and_a_host_tier_that_is_too_small(
-    model: str, expected: dict, tmp_path: Path
+    model: str, expected: dict, tmp_path: Path, host_chunks: int
 ) -> None:
-    # A block of this model has 512 KiB, a chunk of four 2 MiB: 4 chunks, of which the long prompt needs all but its
-    # tail. The crowd's requests each need another block on their way.
+    # A block of this model has 512 KiB, a chunk of four 2 MiB. The long prompt has two of them and a tail: with one in
+    # host memory it is longer than that. The crowd's requests each need another block on their way.
     said = run(
         {
             "model": model,
             "extra": {
-                "cpu_bytes_to_use": 8 << 20,
+                "cpu_bytes_to_use": host_chunks << 21,
                 "blocks_per_chunk": 4,
                 "secondary_tiers": [{"type": "file", "root_dir": str(tmp_path / "tier")}],
             },
