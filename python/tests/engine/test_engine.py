@@ -188,14 +188,19 @@ def test_vllms_own_fs_tier_and_ours_share_a_directory(model: str, expected: dict
     assert read["ours"]["tokens"][0] == expected[LONG[0]]
 
 
-def test_a_neighbour_has_it(model: str, expected: dict, tmp_path: Path) -> None:
+VLLMS_P2P = {"type": "P2PSecondaryTierManager", "module_path": "vllm.v1.kv_offload.tiering.p2p.manager"}
+
+
+@pytest.mark.parametrize("tier", [{"type": "p2p"}, VLLMS_P2P], ids=["native", "vllm"])
+def test_a_neighbour_has_it(model: str, expected: dict, tmp_path: Path, tier: dict) -> None:
     port = 20000 + os.getpid() % 10000
+    env = {"UCX_TLS": "tcp,self"}  # vLLM's tier's library takes the first that it finds.
     served, done = tmp_path / "served", tmp_path / "done"
 
     def extra(own: int) -> dict:
         return {
             "cpu_bytes_to_use": HOST_BYTES,
-            "secondary_tiers": [{"type": "p2p", "host": "127.0.0.1", "port": own, "num_threads": 4}],
+            "secondary_tiers": [{**tier, "host": "127.0.0.1", "port": own, "num_threads": 4}],
         }
 
     source = Running(
@@ -212,6 +217,7 @@ def test_a_neighbour_has_it(model: str, expected: dict, tmp_path: Path) -> None:
         },
         tmp_path,
         "source",
+        env,
     )
     try:
         sink = run(
@@ -236,6 +242,7 @@ def test_a_neighbour_has_it(model: str, expected: dict, tmp_path: Path) -> None:
             },
             tmp_path,
             "sink",
+            env,
         )
         source.wait(120)
     finally:
