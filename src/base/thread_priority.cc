@@ -61,6 +61,7 @@ GrantedPriority SetThisThreadPriority(ThreadPriority wanted, const ThreadPriorit
 }
 
 void LetOthersRunOn() {
+  if (::sched_getscheduler(0) != SCHED_OTHER) return;
   sched_param none{};
   (void)::sched_setscheduler(0, SCHED_BATCH, &none);
 }

@@ -31,7 +31,8 @@ GrantedPriority SetThisThreadPriority(
 
 // From now on the calling thread, when it wakes, waits until it is its turn: it never takes the
 // core from whoever runs there. Its share of a busy machine is the same. For work that may begin
-// some milliseconds later. The system allows it to anybody; where it does not, nothing changes.
+// some milliseconds later. The system allows it to anybody; where it does not, and in a thread that
+// was started with another kind of schedule (chrt), nothing changes.
 void LetOthersRunOn();
 
 }  // namespace terrace

@@ -109,5 +109,17 @@ TEST(LetOthersRunOn, IsOfTheCallingThreadAlone) {
   EXPECT_EQ(::sched_getscheduler(0), before);
 }
 
+TEST(LetOthersRunOn, LeavesAThreadOfAnotherScheduleAlone) {
+  int policy = -1;
+  auto thread = StartThread("terrace-", "test", [&] {
+    const sched_param none{};
+    EXPECT_EQ(::sched_setscheduler(0, SCHED_IDLE, &none), 0);
+    LetOthersRunOn();
+    policy = ::sched_getscheduler(0);
+  });
+  thread.value().join();
+  EXPECT_EQ(policy, SCHED_IDLE);
+}
+
 }  // namespace
 }  // namespace terrace

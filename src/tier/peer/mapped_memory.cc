@@ -1,6 +1,8 @@
 #include "tier/peer/mapped_memory.h"
 
+#include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,6 +48,9 @@ MappedMemory::~MappedMemory() {
 
 void MappedMemory::MapPages(int file, const std::byte* base, std::size_t size,
                             const std::atomic<bool>& stop) {
+  // Huge pages' file system tells of no holes; its pages are few anyway.
+  struct statfs system {};
+  if (::fstatfs(file, &system) != 0 || system.f_type != TMPFS_MAGIC) return;
   for (std::size_t at = 0; at < size;) {
     const off_t data = ::lseek(file, static_cast<off_t>(at), SEEK_DATA);
     const off_t hole = data < 0 ? data : ::lseek(file, data, SEEK_HOLE);
