@@ -317,6 +317,24 @@ def test_each_engine_of_a_data_parallel_group_has_ports_of_its_own(index: int) -
     assert out.node["metrics_listen"] == f"127.0.0.1:{9400 + index}"
 
 
+def test_without_a_control_thread_an_engine_with_peers_goes_on_stepping() -> None:
+    peer = {"secondary_tiers": [{"type": "p2p"}]}
+    for extra, by_steps in (
+        ({**peer, "tier_poll_interval_s": 0}, True),
+        ({**peer, "tier_poll_interval_s": 0.001}, False),
+        (peer, False),
+        ({"tier_poll_interval_s": 0}, False),
+    ):
+        assert read({"cpu_bytes_to_use": "1GiB", **extra}).served_by_steps == by_steps, extra
+    tiers = [{"type": "peer", "port": 0}]
+    for interval, goes_on in ((0, True), (0.001, False)):
+        spec = TerraceOffloadingSpec(config_of({"tier_poll_interval_s": interval, "secondary_tiers": tiers}))
+        spec.get_worker(caches())
+        manager = spec.get_manager()
+        assert manager.has_pending_work() == goes_on
+        manager.shutdown()
+
+
 def test_vllms_side_channel_is_where_p2p_listens() -> None:
     where = {"side_channel": ("127.0.0.3", 4000)}
     for tier, host, port in (({}, "127.0.0.3", 4000), ({"host": "127.0.0.2", "port": 5}, "127.0.0.2", 5)):

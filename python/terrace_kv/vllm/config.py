@@ -68,6 +68,13 @@ class Configuration:
     revision: str = "unspecified"
 
     @property
+    def served_by_steps(self) -> bool:
+        """Whether peers are answered in the engine's steps alone: there is no control thread."""
+        return self.node.get("tier_poll_interval_s", 1) == 0 and any(
+            tier["type"] == "peer" for tier in self.node.get("secondary_tiers", ())
+        )
+
+    @property
     def json(self) -> str:
         return json.dumps(self.node)
 

@@ -72,6 +72,7 @@ class TerraceOffloadingManager(OffloadingManager):
         enable_events: whether take_events() reports what host memory gained and lost.
         tiers: secondary tiers in Python, for their events and metrics.
         config_info: what vLLM's info metric is to show, one mapping for each tier.
+        served_by_steps: peers are answered in the engine's steps alone, so that one without requests goes on stepping.
     """
 
     medium = Medium.CPU
@@ -84,6 +85,7 @@ class TerraceOffloadingManager(OffloadingManager):
         enable_events: bool = False,
         tiers: Sequence[Any] = (),
         config_info: Sequence[Mapping[str, Any]] = ({},),
+        served_by_steps: bool = False,
     ) -> None:
         self._node = node
         self._core = core = node.manager
@@ -98,7 +100,7 @@ class TerraceOffloadingManager(OffloadingManager):
         self.complete_store = core.complete_store
         self.on_request_finished = core.on_request_finished
         self.on_schedule_end = core.on_schedule_end
-        self.has_pending_work = core.has_pending_work
+        self.has_pending_work = (lambda: True) if served_by_steps else core.has_pending_work
 
     def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
         raise NotImplementedError  # Replaced by __init__().

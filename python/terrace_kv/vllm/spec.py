@@ -231,6 +231,7 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
             enable_events=self.kv_events_config.enable_kv_cache_events,
             tiers=python,
             config_info=info,
+            served_by_steps=self._configuration.served_by_steps,
         )
         logger.info(
             "Terrace %s: %d chunks of %d bytes in host memory, %d secondary tiers",
