@@ -231,8 +231,8 @@ Result<std::unique_ptr<Node>> Node::Create(const NodeConfig& config, const Cache
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return ErrnoError("make a node: an eventfd", errno);
   if (HasPeers(config)) impl->checksums = std::make_unique<SlotChecksums>(region.slot_count());
-  impl->tier_host = std::make_unique<NodeTierHost>(region, impl->checksums.get(), identity,
-                                                   std::move(wake));
+  impl->tier_host =
+      std::make_unique<NodeTierHost>(region, impl->checksums.get(), identity, std::move(wake));
 
   std::vector<std::unique_ptr<SecondaryTier>> tiers;
   for (std::size_t i = 0; i < config.secondary_tiers.size(); ++i) {

@@ -57,7 +57,8 @@ class FakeTierHost final : public TierHost {
   void NoteChecksum(SlotId slot, std::uint64_t checksum) override {
     checksums_.Note(slot, checksum);
   }
-  // From now on what was noted is known. Whoever writes a slot behind a tier's back forgets it then.
+  // From now on what was noted is known. Whoever writes a slot behind a tier's back forgets it
+  // then.
   SlotChecksums& RememberChecksums() {
     remembers_ = true;
     return checksums_;

@@ -73,8 +73,8 @@ class AskerLink {
   struct Asked {
     ChunkRead read;
     std::size_t received = 0;
-    bool granted = false;   // The holder keeps it until it is told that it is done.
-    bool fetching = false;  // The plane may write the slot.
+    bool granted = false;        // The holder keeps it until it is told that it is done.
+    bool fetching = false;       // The plane may write the slot.
     std::uint64_t checksum = 0;  // As the record states.
   };
   // A chunk that is there, to be fetched.
@@ -129,7 +129,7 @@ class AskerLink {
   std::deque<ChunkRead> waiting_;                   // Not asked for yet.
   std::unordered_map<std::uint64_t, Asked> asked_;  // By tag.
   std::deque<Found> found_;
-  std::size_t fetched_unsaid_ = 0;  // Since frames were last sent.
+  std::size_t fetched_unsaid_ = 0;          // Since frames were last sent.
   std::unique_ptr<RemoteChunks> remote_;    // If the link does not carry the chunks.
   std::optional<std::uint64_t> receiving_;  // The tag of the chunk whose bytes come.
   std::size_t piece_left_ = 0;              // Bytes before the next frame.
