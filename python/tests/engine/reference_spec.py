@@ -26,5 +26,6 @@ class ReferenceSpec(TerraceOffloadingSpec):
             self._manager = TieringOffloadingManager(
                 primary_tier=primary,
                 secondary_tiers=[SecondaryTierFactory.create_secondary_tier(dict(tier), view, self) for tier in tiers],
+                tier_poll_interval_s=float(self.extra_config.get("tier_poll_interval_s", 0.001)),
             )
         return self._manager
