@@ -36,6 +36,7 @@ struct MatrixOptions {
   std::vector<std::string> arguments;  // That make it one of the two processes.
   std::string data_plane = "auto";
   std::string control_priority = "high";  // Of the nodes' control threads: ControlThreadConfig.
+  std::string huge_pages = "off";         // Of both nodes' host memory: NodeConfig.
   std::uint32_t repetitions = 5;
   std::uint32_t prompt_tokens = 1025;  // Whole chunks and one more, which is always computed.
   std::uint32_t busy_tokens = 2048;    // Of each prompt that keeps the source busy.

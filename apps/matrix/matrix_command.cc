@@ -58,6 +58,7 @@ int Complete(const MatrixCommand& command, MatrixOptions& options) {
   options.engine = command.engine;
   options.data_plane = command.data_plane;
   options.control_priority = command.control_priority;
+  options.huge_pages = command.huge_pages;
   options.repetitions = command.repetitions;
   options.share_prompts = command.quick;
   options.prompt_tokens = real && command.quick ? 257 : 1025;
@@ -149,6 +150,11 @@ MatrixCommands::MatrixCommands(CLI::App& app)
       ->add_option("--control-priority", command_.control_priority,
                    "What the nodes' control threads ask the system for")
       ->check(CLI::IsMember({"normal", "high", "realtime"}))
+      ->capture_default_str();
+  matrix_
+      ->add_option("--huge-pages", command_.huge_pages,
+                   "The pages of both nodes' host memory; explicit ones are to be reserved before")
+      ->check(CLI::IsMember({"off", "transparent", "explicit"}))
       ->capture_default_str();
   matrix_->add_option("--data-plane", command_.data_plane, "How chunks travel")
       ->check(CLI::IsMember({"auto", "shared_memory", "ucx", "tcp"}))

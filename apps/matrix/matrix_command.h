@@ -18,6 +18,7 @@ struct MatrixCommand {
   std::string picture_path;
   std::string data_plane = "auto";
   std::string control_priority = "high";
+  std::string huge_pages = "off";
   std::uint32_t repetitions = 5;
   std::uint32_t prompt_tokens = 0;  // 0: what suits engine and time.
   double window_s = 0;              // 0: what suits them.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "child.h"
@@ -18,16 +19,46 @@ using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kWarmUpSeed = 900'000;
+constexpr std::uint64_t kAtWorkSeed = 900'001;
 constexpr double kControlInterval = 0.001;
 constexpr int kFloodMs = 1'000;
-constexpr int kPings = 10;  // Before each repetition.
-constexpr int kPingGapMs = 5;
+// Before each repetition. As far apart as what is compared with them: memory and processors that
+// nobody used for a while answer slower.
+constexpr int kPings = 5;
+constexpr int kPingGapMs = 50;
 constexpr int kCopies = 3;  // Before each repetition.
 // A model may have to be loaded, or a prompt be computed on a machine that does much else.
 constexpr std::chrono::milliseconds kPatience{300'000};
 
 void Append(const Json& values, std::vector<double>& to) {
   for (const Json& value : values) to.push_back(value.get<double>());
+}
+
+// One repetition of the cells of an arm that have this source and this link.
+struct Turn {
+  Source source;
+  Link link;
+  std::uint32_t repetition;
+};
+
+// Where the source can rest in the middle of its work, idle and busy take turns on the same two
+// nodes: which memory a node gets, and how a machine changes with time, can weigh more than what is
+// measured. A source that is served per step can't: it would not answer.
+std::vector<Turn> TurnsOf(Arm arm, std::uint32_t repetitions) {
+  std::vector<Turn> turns;
+  for (const Link link : kLinks) {
+    for (std::uint32_t i = 0; i < repetitions; ++i) {
+      // None is always the second, which finds what the first left in the processor's caches.
+      const bool swaps = i % 2 == 1;
+      turns.push_back({swaps ? Source::kBusy : Source::kIdle, link, i});
+      turns.push_back({swaps ? Source::kIdle : Source::kBusy, link, i});
+    }
+  }
+  if (arm == Arm::kPerStep) {
+    std::stable_sort(turns.begin(), turns.end(),
+                     [](const Turn& a, const Turn& b) { return a.source < b.source; });
+  }
+  return turns;
 }
 
 // The first failure ends it all: after that nobody is told anything any more, and every loop ends.
@@ -44,7 +75,10 @@ class Measurement {
   Json Tell(Child& child, const Json& order);
   void MeasureArm(Arm arm);
   void ComputePrompts();
-  void MeasureCell(Arm arm, Source source, Link link);
+  void TakeTurn(Arm arm, const Turn& turn);
+  void Measure(Arm arm, const Turn& turn);
+  Cell& CellOf(Arm arm, const Turn& turn);
+  void SetSource(Source source);
   void Open(Child& child, double interval_s, std::uint64_t host_tokens);
   void OpenSource(Arm arm);
   void OpenAsker(Arm arm, Link link);
@@ -55,7 +89,7 @@ class Measurement {
   void MeasureThroughput();
   void FetchFor(double seconds);
   void MeasureLock();
-  void Pause(Source source);
+  void Pause();
   std::uint64_t SeedOf(Source source, Link link, std::uint32_t repetition) const;
 
   const MatrixOptions& options_;
@@ -66,8 +100,12 @@ class Measurement {
   Json opened_;  // What was said of the node that was opened last.
   std::uint16_t source_port_ = 0;
   std::map<std::uint64_t, Json> answers_;  // The source's, by the prompt's seed.
-  double step_s_ = 0;                      // Of the busy source, about.
-  Json raw_;                               // Where the raw transports are served.
+  // Of the source that is open.
+  bool has_work_ = false;
+  Source source_is_ = Source::kIdle;
+  double step_s_ = 0;              // When busy, about; of the last one that was.
+  std::optional<Link> asker_has_;  // None before this source's first asker.
+  Json raw_;                       // Where the raw transports are served.
   std::mt19937_64 random_{1};
   MatrixResult result_;
 };
@@ -85,9 +123,10 @@ Result<MatrixResult> Measurement::Run() {
   if (!ok()) return *error_;
   Tell(*asker_, {{"do", "stop"}});
   Tell(*source_, {{"do", "stop"}});
-  // In the order of the arms, whatever was measured when.
-  std::stable_sort(result_.cells.begin(), result_.cells.end(),
-                   [](const Cell& a, const Cell& b) { return a.arm < b.arm; });
+  // In one order, whatever was measured when.
+  std::sort(result_.cells.begin(), result_.cells.end(), [](const Cell& a, const Cell& b) {
+    return std::tie(a.arm, a.source, a.link) < std::tie(b.arm, b.source, b.link);
+  });
   if (!ok()) return *error_;
   return std::move(result_);
 }
@@ -116,6 +155,7 @@ std::uint64_t Measurement::SeedOf(Source source, Link link, std::uint32_t repeti
 
 void Measurement::Open(Child& child, double interval_s, std::uint64_t host_tokens) {
   opened_ = Tell(child, {{"do", "open"},
+                         {"huge_pages", options_.huge_pages},
                          {"interval_s", interval_s},
                          {"data_plane", options_.data_plane},
                          {"control_priority", options_.control_priority},
@@ -129,6 +169,9 @@ void Measurement::OpenSource(Arm arm) {
   Open(*source_, arm == Arm::kControlThread ? kControlInterval : 0,
        prompts * options_.prompt_tokens + std::uint64_t{10} * options_.busy_tokens);
   if (ok()) source_port_ = opened_["port"];
+  has_work_ = false;
+  source_is_ = Source::kIdle;
+  asker_has_.reset();
 }
 
 // A new node, which has nothing and is connected to nobody; then, for a warm link, one prompt that
@@ -137,6 +180,7 @@ void Measurement::OpenAsker(Arm arm, Link link) {
   // Twice the prompts' size: half of host memory at most may be on its way from a peer.
   Open(*asker_, kControlInterval,
        std::uint64_t{2} * (options_.repetitions + 2) * options_.prompt_tokens);
+  asker_has_ = link;
   if (link == Link::kWarm) Ask(arm, kWarmUpSeed);
 }
 
@@ -145,18 +189,47 @@ void Measurement::MeasureArm(Arm arm) {
   say_(std::string(NameOf(arm)) + ": the source computes the prompts");
   OpenSource(arm);
   ComputePrompts();
-  for (const Source source : kSources) {
-    if (source == Source::kBusy) BeBusy();
-    for (const Link link : kLinks) MeasureCell(arm, source, link);
-    if (arm != Arm::kControlThread) continue;
-    // What is measured once is measured beside the arm that matters most.
-    if (source == Source::kBusy) {
-      MeasureThroughput();
-      MeasureLock();
-    }
-    for (const Link link : kLinks) MeasureCell(Arm::kRecompute, source, link);
+  // At once, so that the pauses before it rests are as long as those before it works.
+  if (arm == Arm::kControlThread) SetSource(Source::kBusy);
+  for (const Turn& turn : TurnsOf(arm, options_.repetitions)) TakeTurn(arm, turn);
+  if (arm != Arm::kControlThread) return;
+  // What is measured once is measured beside the arm that matters most.
+  SetSource(Source::kBusy);
+  MeasureThroughput();
+  MeasureLock();
+}
+
+void Measurement::TakeTurn(Arm arm, const Turn& turn) {
+  if (!ok()) return;
+  SetSource(turn.source);
+  if (turn.link == Link::kCold || asker_has_ != turn.link) OpenAsker(arm, turn.link);
+  if (arm == Arm::kControlThread && turn.link == Link::kWarm) MeasureRaw(turn.source);
+  Pause();
+  Measure(arm, turn);
+  if (arm != Arm::kControlThread) return;
+  if (turn.link == Link::kCold) OpenAsker(Arm::kRecompute, turn.link);
+  Measure(Arm::kRecompute, turn);
+}
+
+void Measurement::Measure(Arm arm, const Turn& turn) {
+  Tell(*asker_, {{"do", "forget"}});
+  // Some tokens of its own, as of an engine that is at work: a model that nobody used for a second
+  // is slower, on some machines by half.
+  Tell(*asker_, {{"do", "prompt"}, {"seed", kAtWorkSeed}, {"tokens", 8}, {"may_load", false}});
+  Repetition repetition = Ask(arm, SeedOf(turn.source, turn.link, turn.repetition));
+  if (!ok()) return;
+  Cell& cell = CellOf(arm, turn);
+  cell.repetitions.push_back(repetition);
+  if (cell.repetitions.size() < options_.repetitions) return;
+  say_(std::string(NameOf(arm)) + ", " + NameOf(turn.source) + " source, " + NameOf(turn.link) +
+       " link: first token after " + Milliseconds(SpreadOf(TtftsOf(cell))));
+}
+
+Cell& Measurement::CellOf(Arm arm, const Turn& turn) {
+  for (Cell& cell : result_.cells) {
+    if (cell.arm == arm && cell.source == turn.source && cell.link == turn.link) return cell;
   }
-  Tell(*source_, {{"do", "busy"}, {"tokens", 0}});
+  return result_.cells.emplace_back(Cell{arm, turn.source, turn.link, {}});
 }
 
 // Every prompt is the source's first.
@@ -180,25 +253,10 @@ void Measurement::ComputePrompts() {
   }
 }
 
-// Nothing begins in step with the source.
-void Measurement::Pause(Source source) {
-  const double bound = source == Source::kBusy ? step_s_ : 0.02;
+// Nothing begins in step with the source. As long before an idle one.
+void Measurement::Pause() {
   std::this_thread::sleep_for(std::chrono::duration<double>(
-      0.01 + std::uniform_real_distribution<double>(0, bound)(random_)));
-}
-
-void Measurement::MeasureCell(Arm arm, Source source, Link link) {
-  Cell cell{arm, source, link, {}};
-  for (std::uint32_t i = 0; i < options_.repetitions && ok(); ++i) {
-    if (link == Link::kCold || i == 0) OpenAsker(arm, link);
-    if (arm == Arm::kControlThread && link == Link::kWarm) MeasureRaw(source);
-    Pause(source);
-    cell.repetitions.push_back(Ask(arm, SeedOf(source, link, i)));
-  }
-  if (!ok()) return;
-  say_(std::string(NameOf(arm)) + ", " + NameOf(source) + " source, " + NameOf(link) +
-       " link: first token after " + Milliseconds(SpreadOf(TtftsOf(cell))));
-  result_.cells.push_back(std::move(cell));
+      0.01 + std::uniform_real_distribution<double>(0, step_s_)(random_)));
 }
 
 Json Measurement::PromptOrder(std::uint64_t seed) const {
@@ -228,8 +286,21 @@ Repetition Measurement::Ask(Arm arm, std::uint64_t seed) {
   return repetition;
 }
 
+void Measurement::SetSource(Source source) {
+  if (source == source_is_) return;
+  source_is_ = source;
+  if (source == Source::kIdle) {
+    Tell(*source_, {{"do", "rest"}});
+  } else if (has_work_) {
+    Tell(*source_, {{"do", "go_on"}});
+  } else {
+    BeBusy();
+  }
+}
+
 // Until it has done some steps, so that nothing of its beginning is measured.
 void Measurement::BeBusy() {
+  has_work_ = true;
   Tell(*source_, {{"do", "work"}});
   Tell(*source_, {{"do", "busy"}, {"tokens", options_.busy_tokens}});
   std::vector<double> steps;
@@ -252,7 +323,9 @@ void Measurement::MeasureRaw(Source source) {
     const std::uint64_t chunks =
         options_.prompt_tokens / opened_["tokens_per_chunk"].get<std::uint64_t>();
     result_.raw_copy_bytes = chunks * opened_["chunk_bytes"].get<std::uint64_t>();
-    raw_ = Tell(*source_, {{"do", "raw_serve"}, {"bytes", result_.raw_copy_bytes}});
+    raw_ = Tell(*source_, {{"do", "raw_serve"},
+                           {"bytes", result_.raw_copy_bytes},
+                           {"huge_pages", options_.huge_pages}});
     if (!ok()) return;
   }
   const Json pinged = Tell(
@@ -270,7 +343,8 @@ void Measurement::MeasureRaw(Source source) {
                                      {"descriptor", raw_["descriptor"]},
                                      {"port", raw_["copy_port"]},
                                      {"bytes", result_.raw_copy_bytes},
-                                     {"count", kCopies}});
+                                     {"count", kCopies},
+                                     {"huge_pages", options_.huge_pages}});
   if (ok()) Append(copied["s"], result_.raw_copy_s);
 }
 

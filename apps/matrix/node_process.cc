@@ -140,6 +140,7 @@ class NodeProcess {
   std::unique_ptr<RawServer> raw_;
   bool open_ = false;
   bool serves_per_step_ = false;
+  bool rests_ = false;  // In the middle of its work.
   bool stopped_ = false;
   bool failed_ = false;
   std::uint32_t busy_tokens_ = 0;
@@ -157,14 +158,14 @@ int NodeProcess::Run() {
   Orders orders;
   bool more = false;  // Steps are to follow.
   while (!stopped_) {
-    const bool spins = more || (open_ && serves_per_step_);
+    const bool spins = !rests_ && (more || (open_ && serves_per_step_));
     while (auto line = orders.Next(std::chrono::milliseconds(spins ? 0 : 10))) {
       if (line->empty()) return failed_ ? 1 : 0;
       Obey(*line);
       if (stopped_) break;
       if (open_) break;  // A prompt is begun at once.
     }
-    if (!open_ || stopped_) continue;
+    if (!open_ || stopped_ || rests_) continue;
     KeepBusy();
     more = more || in_engine_ > 0 || engine_.node().connector().HasPendingWork();
     if (!more && !serves_per_step_) continue;
@@ -201,7 +202,7 @@ Result<Json> NodeProcess::Do(const Json& order) {
     return Json::object();
   }
   if (what == "raw_serve") {
-    auto raw = RawServer::Start(order.at("bytes"));
+    auto raw = RawServer::Start(order.at("bytes"), order.at("huge_pages"));
     if (!raw.ok()) return std::move(raw).error();
     raw_ = std::move(raw).value();
     return Json{{"ping_port", raw_->ping_port()},
@@ -215,14 +216,19 @@ Result<Json> NodeProcess::Do(const Json& order) {
     return Json{{"s", seconds.value()}};
   }
   if (what == "raw_copy") {
-    auto seconds = RawCopy(order.at("plane"), order.at("pid"), order.at("descriptor"),
-                           order.at("port"), order.at("bytes"), order.at("count"));
+    auto seconds =
+        RawCopy(order.at("plane"), order.at("pid"), order.at("descriptor"), order.at("port"),
+                order.at("bytes"), order.at("count"), order.at("huge_pages"));
     if (!seconds.ok()) return std::move(seconds).error();
     return Json{{"s", seconds.value()}};
   }
   if (!open_) return Error{ErrorCode::kInvalidArgument, what + ": no node is open"};
   if (what == "busy") {
     busy_tokens_ = order.at("tokens");
+    return Json::object();
+  }
+  if (what == "rest" || what == "go_on") {
+    rests_ = what == "rest";
     return Json::object();
   }
   if (what == "work") return Work();
@@ -243,11 +249,14 @@ Result<Json> NodeProcess::Do(const Json& order) {
 Result<Json> NodeProcess::Open(const Json& order) {
   engine_.Close();
   open_ = false;
+  rests_ = false;
   in_engine_ = busy_prompts_ = 0;
+  busy_tokens_ = 0;
   NodeSettings settings;
   settings.interval_s = order.at("interval_s");
   settings.data_plane = order.at("data_plane");
   settings.control_priority = order.at("control_priority");
+  settings.huge_pages = order.at("huge_pages");
   const std::uint64_t chunks =
       order.at("host_tokens").get<std::uint64_t>() / engine_.tokens_per_chunk() + 1;
   settings.host_bytes = chunks * (engine_.chunk_bytes() + 4096);
@@ -363,6 +372,7 @@ Json NodeProcess::Stats() {
 NodeConfig NodeConfigOf(const NodeSettings& settings, std::uint32_t tokens_per_chunk) {
   NodeConfig config;
   config.cpu_bytes_to_use = settings.host_bytes;
+  config.huge_pages = settings.huge_pages;
   config.prefault_threads = 1;  // The first touch of a slot is not what is measured.
   config.tokens_per_chunk = tokens_per_chunk;
   config.tier_poll_interval_s = settings.interval_s;

@@ -4,13 +4,13 @@
 // order; standard error is for people. It ends with its input.
 //
 //   {"do": "open", "interval_s": 0.001, "data_plane": "auto", "control_priority": "high",
-//   "host_tokens": N}
-//       -> {"port": N, "tokens_per_chunk": N, "chunk_bytes": N}  a new node; the one before is
-//       closed
+//    "huge_pages": "off", "host_tokens": N}
+//       -> {"port": N, "tokens_per_chunk": N, "chunk_bytes": N}  a new node, which has no work; the
+//       one before is closed
 //   {"do": "prompt", "seed": 7, "tokens": 1025, "answer_tokens": 8, "may_load": true,
 //    "peer": {"host": "127.0.0.1", "port": N}}    -> the answer, when it is there
-//   {"do": "busy", "tokens": 2048}                -> {} at once; 0 ends it, when the last is
-//   answered
+//   {"do": "busy", "tokens": 2048}                -> {} at once
+//   {"do": "rest"}, {"do": "go_on"}               -> {}: no step between the two
 //   {"do": "work"}                                -> what the engine has done since the last time
 //   {"do": "forget"}                              -> {}: what is in host memory
 //   {"do": "flood", "port": N, "ms": N}           -> {"answered": N}: look-ups, see flood.h
@@ -33,6 +33,7 @@ struct NodeSettings {
   double interval_s = 0.001;  // Of the control thread; 0: none.
   std::string data_plane = "auto";
   std::string control_priority = "high";
+  std::string huge_pages = "off";
   std::uint64_t host_bytes = 0;
   std::uint16_t port = 0;
 };

@@ -47,6 +47,12 @@ std::uint16_t PortOf(int socket) {
   return ntohs(address.sin_port);
 }
 
+// Of memory that `bytes` are copied in and out of, round and round.
+std::size_t RoomFor(std::size_t bytes, bool huge_pages) {
+  const std::size_t page = huge_pages ? std::size_t{2} << 20 : 4096;
+  return (kRawRounds * bytes + page - 1) / page * page;
+}
+
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -77,11 +83,13 @@ struct Socket {
 
 }  // namespace
 
-Result<std::unique_ptr<RawServer>> RawServer::Start(std::size_t bytes) {
-  const std::size_t all = kRawRounds * bytes;
-  std::unique_ptr<RawServer> server(new RawServer(bytes));
+Result<std::unique_ptr<RawServer>> RawServer::Start(std::size_t bytes, const std::string& pages) {
+  const bool huge = pages == "explicit";
+  const std::size_t all = RoomFor(bytes, huge);
+  std::unique_ptr<RawServer> server(new RawServer(bytes, all));
   const std::string attempt = "serve raw copies";
-  server->memory_ = UniqueFd(::memfd_create("terrace-matrix", MFD_CLOEXEC));
+  server->memory_ =
+      UniqueFd(::memfd_create("terrace-matrix", MFD_CLOEXEC | (huge ? MFD_HUGETLB : 0U)));
   if (!server->memory_.valid() ||
       ::ftruncate(server->memory_.get(), static_cast<off_t>(all)) != 0) {
     return ErrnoError(attempt, errno);
@@ -126,7 +134,7 @@ RawServer::~RawServer() {
   if (sender_.joinable()) sender_.join();
   if (router_ != nullptr) ::zmq_close(router_);
   if (context_ != nullptr) ::zmq_ctx_term(context_);
-  if (mapped_ != nullptr) ::munmap(mapped_, kRawRounds * bytes_);
+  if (mapped_ != nullptr) ::munmap(mapped_, mapped_bytes_);
 }
 
 void RawServer::Echo() {
@@ -190,11 +198,12 @@ Result<std::vector<double>> RawPing(std::uint16_t port, int count, int gap_ms) {
 namespace {
 
 Result<std::vector<double>> CopyMapped(int pid, int descriptor, std::byte* target,
-                                       std::size_t bytes, int count) {
+                                       std::size_t bytes, int count, bool huge_pages) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
   const UniqueFd memory(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!memory.valid()) return ErrnoError("map " + path, errno);
-  const Mapping source(memory.get(), kRawRounds * bytes, PROT_READ, MAP_SHARED | MAP_POPULATE);
+  const Mapping source(memory.get(), RoomFor(bytes, huge_pages), PROT_READ,
+                       MAP_SHARED | MAP_POPULATE);
   if (source.data == nullptr) return ErrnoError("map " + path, errno);
   std::vector<double> seconds;
   for (int i = 0; i < count; ++i) {
@@ -237,12 +246,14 @@ Result<std::vector<double>> CopyOverTcp(std::uint16_t port, std::byte* target, s
 }  // namespace
 
 Result<std::vector<double>> RawCopy(const std::string& plane, int pid, int descriptor,
-                                    std::uint16_t port, std::size_t bytes, int count) {
-  const Mapping target(-1, kRawRounds * bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE);
+                                    std::uint16_t port, std::size_t bytes, int count,
+                                    const std::string& pages) {
+  const bool huge = pages == "explicit";
+  const Mapping target(-1, RoomFor(bytes, huge), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | (huge ? MAP_HUGETLB : 0));
   if (target.data == nullptr) return ErrnoError("allocate memory to copy into", errno);
   auto* const to = static_cast<std::byte*>(target.data);
-  if (plane == "shared_memory") return CopyMapped(pid, descriptor, to, bytes, count);
+  if (plane == "shared_memory") return CopyMapped(pid, descriptor, to, bytes, count, huge);
   if (plane == "tcp") return CopyOverTcp(port, to, bytes, count);
   return Error{ErrorCode::kInvalidArgument, "there is no raw copy for the plane " + plane};
 }

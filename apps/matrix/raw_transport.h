@@ -21,8 +21,9 @@ inline constexpr std::size_t kRawRounds = 8;
 // port that sends it. Both threads sleep while nobody asks.
 class RawServer {
  public:
-  // `bytes` of memory to copy from at a time.
-  static Result<std::unique_ptr<RawServer>> Start(std::size_t bytes);
+  // `bytes` of memory to copy from at a time, in pages like those of a node: NodeConfig's
+  // huge_pages.
+  static Result<std::unique_ptr<RawServer>> Start(std::size_t bytes, const std::string& pages);
   ~RawServer();
 
   std::uint16_t ping_port() const { return ping_port_; }
@@ -31,11 +32,13 @@ class RawServer {
   int descriptor() const { return memory_.get(); }
 
  private:
-  explicit RawServer(std::size_t bytes) : bytes_(bytes) {}
+  RawServer(std::size_t bytes, std::size_t mapped_bytes)
+      : bytes_(bytes), mapped_bytes_(mapped_bytes) {}
   void Echo();
   void SendCopies();
 
   const std::size_t bytes_;
+  const std::size_t mapped_bytes_;
   UniqueFd memory_;
   UniqueFd listener_;
   std::uint16_t ping_port_ = 0;
@@ -54,9 +57,10 @@ Result<std::vector<double>> RawPing(std::uint16_t port, int count, int gap_ms);
 
 // Seconds of each copy of `bytes` into memory of this process, which has been used before. One
 // copy's bytes lie behind the last one's on both sides, so that they come from memory and not from
-// a cache, as a prompt's do.
+// a cache, as a prompt's do. `pages` as for the server.
 //   "shared_memory": out of a mapping of the other process's descriptor;  "tcp": over loopback
 Result<std::vector<double>> RawCopy(const std::string& plane, int pid, int descriptor,
-                                    std::uint16_t port, std::size_t bytes, int count);
+                                    std::uint16_t port, std::size_t bytes, int count,
+                                    const std::string& pages);
 
 }  // namespace terrace::matrix

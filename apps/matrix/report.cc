@@ -76,6 +76,7 @@ std::string ToJson(const MatrixOptions& options, const MatrixResult& result) {
       {"answers_identical", result.answers_identical},
       // Beyond what the matrix is judged by.
       {"engine", options.engine},
+      {"huge_pages", options.huge_pages},
       {"prompt_tokens", options.prompt_tokens},
       {"not_fetched", result.not_fetched},
       {"control_thread_priority", result.priority},

@@ -18,7 +18,7 @@ struct SyntheticOptions {
   std::uint64_t chunk_bytes = 1 << 20;  // A multiple of 8.
   std::uint32_t step_tokens = 512;      // Most tokens in one step.
   std::chrono::microseconds step_time{1'000};
-  std::chrono::nanoseconds token_time{100'000};
+  std::chrono::nanoseconds token_time{200'000};
 };
 
 class SyntheticEngine final : public MatrixEngine {
