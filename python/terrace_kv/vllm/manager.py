@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from numpy import frombuffer, int32
+from numpy import frombuffer, int32, ndarray
 from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import (
     LookupResult,
@@ -57,8 +58,19 @@ def _ends_of(keys: Collection[bytes], req_context: ReqContext) -> Mapping[bytes,
     return None if None in ends else ends
 
 
-def _spec_of(slots: bytes) -> CPULoadStoreSpec:
-    return CPULoadStoreSpec(frombuffer(slots, int32))
+class SlotsSpec(CPULoadStoreSpec):
+    """The slots of a copy. Their array is made by who copies: the scheduler's thread has no use for it.
+
+    Args:
+        slots: int32, packed.
+    """
+
+    def __init__(self, slots: bytes) -> None:
+        self._slots = slots
+
+    @cached_property
+    def block_ids(self) -> ndarray:
+        return frombuffer(self._slots, int32).copy()
 
 
 class TerraceOffloadingManager(OffloadingManager):
@@ -120,7 +132,7 @@ class TerraceOffloadingManager(OffloadingManager):
         return _SOURCES[self._core.get_load_source(key, req_context)]
 
     def prepare_load(self, keys: Collection[bytes], req_context: ReqContext) -> CPULoadStoreSpec:
-        return _spec_of(self._core.prepare_load(keys, req_context, _ends_of(keys, req_context), True))
+        return SlotsSpec(self._core.prepare_load(keys, req_context, _ends_of(keys, req_context), True))
 
     def touch(self, keys: Collection[bytes], req_context: ReqContext) -> None:
         with nullcontext() if self._core.holds_lock() else self.lock:
@@ -135,7 +147,7 @@ class TerraceOffloadingManager(OffloadingManager):
         if plan is None:
             return None
         kept, slots, evicted = plan
-        return PrepareStoreOutput(kept, _spec_of(slots), evicted)
+        return PrepareStoreOutput(kept, SlotsSpec(slots), evicted)
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         events: list[OffloadingEvent] = []
