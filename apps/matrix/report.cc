@@ -29,6 +29,14 @@ Json ToJson(const std::vector<double>& values) {
   return {{"median", spread.median}, {"min", spread.min}, {"max", spread.max}};
 }
 
+// What a figure is to be; see the README.
+std::string AtMost(double goal, double value) {
+  return fmt::format("{:.2f} (goal <= {:g}: {})", value, goal, value <= goal ? "ok" : "MISSED");
+}
+std::string AtLeast(double goal, double value) {
+  return fmt::format("{:.2f} (goal >= {:g}: {})", value, goal, value >= goal ? "ok" : "MISSED");
+}
+
 Json OrNull(double value) { return value > 0 ? Json(value) : Json(nullptr); }
 
 }  // namespace
@@ -121,28 +129,28 @@ std::string ToText(const MatrixOptions& options, const MatrixResult& result) {
   const Spread raw = SpreadOf(result.raw_round_trip_s);
   const Spread raw_busy = SpreadOf(result.raw_round_trip_busy_s);
   text += fmt::format(
-      "\nWhat a busy source costs the asker (warm, busy over idle): {:.2f} with the control "
-      "thread, {:.2f} per step, {:.2f} recomputed\n",
-      s.penalty_control_thread, s.penalty_per_step, s.penalty_recompute);
+      "\nWhat a busy source costs the asker (warm, busy over idle): {} with the control "
+      "thread, {} per step, {:.2f} recomputed\n",
+      AtMost(1.10, s.penalty_control_thread), AtLeast(3, s.penalty_per_step), s.penalty_recompute);
   text += fmt::format(
       "The busy source's step: {:.1f} ms ({:.1f} to {:.1f}); its control thread's "
       "priority: {}\n",
       step.median * 1e3, step.min * 1e3, step.max * 1e3, result.priority);
   text += fmt::format(
       "The busy source's tokens a second: {:.0f} without peers, {:.0f} while a peer fetched {} "
-      "prompts: {:.3f}\n",
+      "prompts: {}\n",
       result.tokens_per_s_without_peers, result.tokens_per_s_with_peers, result.fetches_meanwhile,
-      s.throughput_ratio);
+      AtLeast(0.98, s.throughput_ratio));
   text += fmt::format(
-      "Raw ZeroMQ round trip: {:.0f} us (busy {:.0f} us); a look-up takes {:.2f} of it (idle, "
+      "Raw ZeroMQ round trip: {:.0f} us (busy {:.0f} us); a look-up takes {} of it (idle, "
       "warm)\n",
-      raw.median * 1e6, raw_busy.median * 1e6, s.lookup_over_raw);
+      raw.median * 1e6, raw_busy.median * 1e6, AtMost(2, s.lookup_over_raw));
   if (!result.raw_copy_s.empty()) {
     text += fmt::format(
-        "Raw copy of {:.1f} MiB ({}): {:.2f} GB/s; a fetch has {:.2f} of that (idle, warm)\n",
+        "Raw copy of {:.1f} MiB ({}): {:.2f} GB/s; a fetch has {} of that (idle, warm)\n",
         static_cast<double>(result.raw_copy_bytes) / (1 << 20), result.raw_copy_plane,
         static_cast<double>(result.raw_copy_bytes) / SpreadOf(result.raw_copy_s).median / 1e9,
-        s.fetch_over_raw);
+        AtLeast(0.8, s.fetch_over_raw));
   }
   text += fmt::format(
       "The source's lock, also under a flood of {} look-ups in a second: its engine waited {:.3f} "

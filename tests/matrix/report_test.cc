@@ -99,6 +99,13 @@ TEST(ToJson, WhatWasNotMeasuredIsNull) {
   EXPECT_TRUE(written["raw_round_trip_s"].is_null());
 }
 
+TEST(ToText, SaysWhichGoalIsMissed) {
+  const std::string text = ToText(MatrixOptions{}, Result());
+  EXPECT_THAT(text, HasSubstr("1.00 (goal <= 1.1: ok) with the control thread"));
+  EXPECT_THAT(text, HasSubstr("5.00 (goal >= 3: ok) per step"));
+  EXPECT_THAT(text, HasSubstr("a fetch has 0.50 (goal >= 0.8: MISSED)"));
+}
+
 TEST(ToText, SaysSoIfAnAnswerDiffers) {
   MatrixResult result = Result();
   EXPECT_THAT(ToText(MatrixOptions{}, result), HasSubstr("Answers: identical"));

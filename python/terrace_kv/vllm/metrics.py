@@ -25,17 +25,17 @@ PRIMARY = ("0:primary",)
 _TIER = (TIER_LABEL,)
 
 _COUNTERS = {
-    "terrace_evicted_chunks": "Chunks that made room in host memory.",
-    "terrace_store_refusals": "Offers of stores that found no room.",
-    "terrace_promotions_overdue": "Chunks on their way from a tier that became misses at their deadline.",
-    "terrace_lookups_overdue": "Requests that were told to compute what they had waited for too long.",
-    "terrace_resets": "Resets of host memory.",
+    "terrace_host_evicted_chunks": "Chunks that made room in host memory.",
+    "terrace_host_store_refusals": "Offers of stores that found no room.",
+    "terrace_host_promotions_overdue": "Chunks on their way from a tier that became misses at their deadline.",
+    "terrace_request_overdue_lookups": "Requests that were told to compute what they had waited for too long.",
+    "terrace_host_resets": "Resets of host memory.",
 }
 _GAUGES = {
     "terrace_host_slots": "Slots of host memory.",
     "terrace_host_ready_chunks": "Chunks in host memory that can be loaded.",
-    "terrace_orphaned_slots": "Slots that a reset forgot and that are still being copied.",
-    "terrace_stuck_slots": "Slots of overdue promotions whose tier has not reported.",
+    "terrace_host_orphaned_slots": "Slots that a reset forgot and that are still being copied.",
+    "terrace_host_stuck_slots": "Slots of overdue promotions whose tier has not reported.",
 }
 _TIER_COUNTERS = {
     "terrace_tier_faults": "Times a tier threw or broke its contract.",
@@ -55,15 +55,15 @@ _METRICS = {
     "allocation_size": Cpu.CPU_ALLOCATION_SIZE,
     "skipped_stores": Cpu.STORES_SKIPPED,
     "promotion_refusals": Tiering.PROMOTION_ALLOCATION_FAILURES,
-    "evicted_chunks": "terrace_evicted_chunks",
-    "store_refusals": "terrace_store_refusals",
-    "promotions_overdue": "terrace_promotions_overdue",
-    "lookups_overdue": "terrace_lookups_overdue",
-    "resets": "terrace_resets",
+    "evicted_chunks": "terrace_host_evicted_chunks",
+    "store_refusals": "terrace_host_store_refusals",
+    "promotions_overdue": "terrace_host_promotions_overdue",
+    "lookups_overdue": "terrace_request_overdue_lookups",
+    "resets": "terrace_host_resets",
     "slot_count": "terrace_host_slots",
     "ready_chunks": "terrace_host_ready_chunks",
-    "orphaned_slots": "terrace_orphaned_slots",
-    "stuck_slots": "terrace_stuck_slots",
+    "orphaned_slots": "terrace_host_orphaned_slots",
+    "stuck_slots": "terrace_host_stuck_slots",
     "lock_wait": _LOCK_WAIT,
     # Of host memory and of each tier.
     "queried_chunks": Tiering.CHUNK_QUERIES,

@@ -142,7 +142,7 @@ def test_under_load_with_resets(model: str, tmp_path: Path) -> None:
         assert server.metric("vllm:kv_offload_tiering_read_bytes_total", 'tier="1:file"') > 0
         assert server.metric("terrace_host_slots") > 0
         assert server.metric("terrace_tier_up", 'tier="1:file"') == 1
-        assert server.metric("terrace_resets_total") >= 1
+        assert server.metric("terrace_host_resets_total") >= 1
     finally:
         server.stop()
     assert wait_for_nobody(server.process.pid, 30) == []
