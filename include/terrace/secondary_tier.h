@@ -11,7 +11,7 @@
 // Faults. A tier whose jobs fail one after the other, that throws, or that breaks this contract is
 // left alone for a while (circuit breaker): its look-ups are misses and it is given no jobs. It is
 // asked again after one second, then after two, up to a minute. What it threw in a Submit*() counts
-// as the failure of that job.
+// as the failure of that job, as does a job that has not ended in time.
 //
 // Life of a request, as a tier sees it: OnNewRequest, any number of Lookup and Submit*,
 // OnRequestFinished. Jobs may still be under way then.
@@ -117,6 +117,10 @@ class TERRACE_API SecondaryTier {
   virtual bool serves_between_steps() const { return true; }
   // Answers what has arrived, as far as server.ShouldYield() allows; the rest is served next time.
   virtual void ServeExternalRequests(TierServer& /*server*/) {}
+  // False for one whose jobs may all fail while it works: it cannot store, or what its look-ups
+  // find is a guess. Only what it throws, or does not end in time, counts against it then.
+  // Constant.
+  virtual bool failed_jobs_are_faults() const { return true; }
   // Readable (poll(2)) while there is something to take or to serve; -1 if it has none: it is then
   // looked at by a timer. Constant.
   virtual int event_descriptor() const { return -1; }

@@ -456,7 +456,6 @@ NB_MODULE(_core, m) {
     return ValueOrRaise(terrace::ParseNodeConfig(json)).cpu_bytes_to_use;
   });
   m.def("config_schema", &terrace::NodeConfigSchema);
-  m.def("has_cuda", &BlockCopier::HasCuda);
   BindMemory(m);
   BindNode(m);
   BindCopier(m);

@@ -56,6 +56,7 @@ PyTier::PyTier(nb::object adapter, std::shared_ptr<RequestBook> book)
   source_ = SourceOf(nb::cast<std::string>(adapter_.attr("load_source")));
   serves_ = nb::cast<bool>(adapter_.attr("serves_external_requests"));
   serves_between_steps_ = nb::cast<bool>(adapter_.attr("serves_between_steps"));
+  failed_jobs_are_faults_ = nb::cast<bool>(adapter_.attr("failed_jobs_are_faults"));
 }
 
 PyTier::~PyTier() {

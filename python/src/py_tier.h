@@ -37,6 +37,7 @@ class PyTier final : public terrace::SecondaryTier {
   bool HasPendingWork() const override;
   bool serves_external_requests() const override { return serves_; }
   bool serves_between_steps() const override { return serves_between_steps_; }
+  bool failed_jobs_are_faults() const override { return failed_jobs_are_faults_; }
   void ServeExternalRequests(terrace::TierServer& server) override;
   bool Drain(std::chrono::milliseconds timeout) override;
   bool Shutdown(std::chrono::milliseconds timeout) override;
@@ -50,6 +51,7 @@ class PyTier final : public terrace::SecondaryTier {
   terrace::LoadSource source_ = terrace::LoadSource::kOther;
   bool serves_ = false;
   bool serves_between_steps_ = false;
+  bool failed_jobs_are_faults_ = true;
   bool is_shut_ = false;
   // With the interpreter held. Of jobs that were not reported.
   std::unordered_map<terrace::JobId, std::vector<terrace::ChunkKey>> jobs_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace terrace_kv {
 
@@ -171,19 +172,21 @@ StatsFeed::Tier StatsFeed::MakeTier(std::size_t place, const TierStats& stats) c
 }
 
 void StatsFeed::Take(nb::dict types, nb::dict values) {
-  PyManager::Snapshot now = manager_->TakeSnapshot();
+  // At once: if Python raises on the way, what it kept is not said again.
+  const PyManager::Snapshot was = std::exchange(before_, manager_->TakeSnapshot());
+  const PyManager::Snapshot& now = before_;
   Payload out(std::move(types), std::move(values));
-  TakeHost(out, now);
+  TakeHost(out, was, now);
   const double slots = static_cast<double>(std::max<std::uint64_t>(now.stats.slot_count, 1));
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
-    TakeTier(out, tiers_[i], before_.stats.tiers[i], now.stats.tiers[i], slots);
+    TakeTier(out, tiers_[i], was.stats.tiers[i], now.stats.tiers[i], slots);
   }
-  before_ = std::move(now);
 }
 
-void StatsFeed::TakeHost(Payload& out, const PyManager::Snapshot& now) {
+void StatsFeed::TakeHost(Payload& out, const PyManager::Snapshot& before,
+                         const PyManager::Snapshot& now) {
   const terrace::ManagerStats& stats = now.stats;
-  const terrace::ManagerStats& was = before_.stats;
+  const terrace::ManagerStats& was = before.stats;
   const double slots = static_cast<double>(std::max<std::uint64_t>(stats.slot_count, 1));
   const auto pinned = static_cast<double>(stats.pinned_chunks);
   const auto writing = static_cast<double>(stats.writing_chunks);
@@ -196,7 +199,7 @@ void StatsFeed::TakeHost(Payload& out, const PyManager::Snapshot& now) {
   for (std::size_t i = 0; i < now.store_sizes.size(); ++i) {
     const auto [size, count] = now.store_sizes[i];
     const std::uint64_t more =
-        count - (i < before_.store_sizes.size() ? before_.store_sizes[i].second : 0);
+        count - (i < before.store_sizes.size() ? before.store_sizes[i].second : 0);
     if (size == 1) singles -= more;
     out.Sample(host_.allocation_size, nb::int_(size), more);
   }
@@ -205,11 +208,11 @@ void StatsFeed::TakeHost(Payload& out, const PyManager::Snapshot& now) {
     out.PutCount(host_.skipped_stores, stats.skipped_store_chunks - was.skipped_store_chunks);
   }
   out.Count(host_.promotion_refusals, was.promotion_refusals, stats.promotion_refusals);
-  const std::uint64_t hits = now.hit_time.count - before_.hit_time.count;
-  std::uint64_t misses = now.misses - before_.misses;
+  const std::uint64_t hits = now.hit_time.count - before.hit_time.count;
+  std::uint64_t misses = now.misses - before.misses;
   if (!tiers_.empty()) {
     misses = stats.miss_time.count - was.miss_time.count;
-    out.Sample(host_.lookup_time, before_.hit_time, now.hit_time);
+    out.Sample(host_.lookup_time, before.hit_time, now.hit_time);
     out.Sample(host_.lookup_time, was.miss_time, stats.miss_time);
   }
   out.Count(host_.queried, 0, hits + misses);

@@ -31,7 +31,8 @@ class StatsFeed {
   StatsFeed(std::shared_ptr<PyManager> manager, Words words);
 
   // Fills types[metric] and values[metric][labels] with what changed since the last call: of a
-  // counter the increase, of a histogram samples, of a gauge its value. Both are vLLM's.
+  // counter the increase, of a histogram samples, of a gauge its value. Both are vLLM's. What was
+  // not said since Python raised is lost.
   void Take(nb::dict types, nb::dict values);
 
  private:
@@ -69,7 +70,7 @@ class StatsFeed {
   Host MakeHost() const;
   Tier MakeTier(std::size_t place, const terrace::TierStats& stats) const;
   Direction MakeDirection(const std::string& name, const nb::object& labels) const;
-  void TakeHost(Payload& out, const PyManager::Snapshot& now);
+  void TakeHost(Payload& out, const PyManager::Snapshot& before, const PyManager::Snapshot& now);
   static void TakeDirection(Payload& out, Direction& direction, const terrace::TransferStats& was,
                             const terrace::TransferStats& now, double slots);
   void TakeTier(Payload& out, Tier& tier, const terrace::TierStats& was,

@@ -32,7 +32,8 @@ class Tier(ABC):
     A request is what the engine called it with: its name, or the object whose ``req_id`` that is; for one of a peer,
     what ``Node(make_context=...)`` makes of its number.
 
-    What a method raises counts as a failure: after some in a row the tier is left alone for a while.
+    What a method raises counts as a failure, as does a job that fails whole or does not end in time: after some in a
+    row the tier is left alone for a while.
     """
 
     type: str = "python"
@@ -44,6 +45,8 @@ class Tier(ABC):
     backpressure_ms_per_mib: int = 10
     serves_between_steps: bool = False
     """Whether the control thread may serve it, between the engine's steps."""
+    failed_jobs_are_faults: bool = True
+    """False if all its jobs may fail while it works: it cannot store, or what its look-ups find is a guess."""
 
     @abstractmethod
     def lookup(self, key: bytes, request: Any) -> int:

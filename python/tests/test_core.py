@@ -737,6 +737,20 @@ def test_a_feed_without_a_name_for_a_metric_is_refused():
         terrace_kv._core.StatsFeed(node.manager, "c", "g", "h", {})
 
 
+def test_a_feed_says_nothing_twice_when_python_raises():
+    with make_node(slots=4) as node:
+        manager = node.manager
+        feed = make_feed(manager)
+        store(manager, keys(1, 2), "r")
+        manager.reset_cache()
+        types, values = {}, {"my resets": None}  # No place for it, and it comes late.
+        with pytest.raises(Exception):
+            feed.take(types, values)
+        del values["my resets"]
+        feed.take(types, values)
+        assert values["my allocation_size"] == {(): [2]}
+
+
 # Memory and copies.
 
 

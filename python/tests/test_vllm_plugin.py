@@ -46,11 +46,19 @@ BLOCKS = 16
 _numbers = itertools.count()
 
 
-def config_of(extra: dict[str, Any] | None = None, *, rank: int = 0, world: int = 1, engine_id: str = "", per_chunk: int = 1) -> OffloadingConfig:
+def config_of(
+    extra: dict[str, Any] | None = None,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    engine_id: str = "",
+    per_chunk: int = 1,
+    events: bool = False,
+) -> OffloadingConfig:
     return OffloadingConfig(
         groups=(OffloadingGroupConfig(16, ("a", "b"), 0),),
         worker_kv_bytes_per_block=2 * PAGE,
-        enable_kv_cache_events=False,
+        enable_kv_cache_events=events,
         extra_config={"cpu_bytes_to_use": 64 << 10, **(extra or {})},
         engine_id=engine_id or f"test-{os.getpid()}-{next(_numbers)}",
         model=OffloadingModelConfig(name="test/model", dtype="float32", max_model_len=1024),

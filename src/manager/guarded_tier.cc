@@ -33,6 +33,7 @@ GuardedTier::GuardedTier(std::unique_ptr<SecondaryTier> impl, const GuardedTierO
     stats_.source = impl_->load_source();
     serves_ = impl_->serves_external_requests();
     serves_between_steps_ = impl_->serves_between_steps();
+    failed_jobs_are_faults_ = impl_->failed_jobs_are_faults();
     event_descriptor_ = impl_->event_descriptor();
   });
 }

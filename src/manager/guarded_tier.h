@@ -35,6 +35,7 @@ class GuardedTier {
   LoadSource load_source() const { return stats_.source; }
   bool serves_external_requests() const { return serves_; }
   bool serves_between_steps() const { return serves_ && serves_between_steps_; }
+  bool failed_jobs_are_faults() const { return failed_jobs_are_faults_; }
   int event_descriptor() const { return event_descriptor_; }
 
   // kMiss also while it is down.
@@ -98,6 +99,7 @@ class GuardedTier {
   Backpressure backpressure_;
   bool serves_ = false;
   bool serves_between_steps_ = true;
+  bool failed_jobs_are_faults_ = true;
   int event_descriptor_ = -1;
   std::optional<Permit> poll_;  // Since the last EndPoll().
   bool poll_ok_ = true;

@@ -53,6 +53,36 @@ TEST_F(TieringFaultsTest, ATierWhoseJobsFailIsLeftAloneAndTriedAgain) {
   EXPECT_EQ(Lookup(Key(1), kA), LookupResult::kHitPending);
 }
 
+TEST_F(TieringFaultsTest, ATierWhoseJobsMayAllFailIsTakenDownByWhatItThrowsOrKeeps) {
+  for (const bool throws : {true, false}) {
+    SCOPED_TRACE(throws);
+    tiers_.clear();
+    Make(64, 1, [](int, FakeTier& tier) { tier.failed_jobs_count = false; });
+    Begin(kA);
+    for (std::uint64_t i = 1; i <= 5; ++i) {
+      tiers_[0]->chunks.insert(Key(100 + i));
+      ASSERT_EQ(Lookup(Key(100 + i), kA), LookupResult::kHitPending);
+      ASSERT_TRUE(Store(Keys(i, 1), kA));
+      EndStep();
+      tiers_[0]->FinishStore({CopyOutcome::kFailed});
+      tiers_[0]->FinishLoad({CopyOutcome::kFailed});
+      EndStep();
+    }
+    EXPECT_EQ(Stats().tiers[0].health, TierHealth::kUp);
+    EXPECT_EQ(Stats().tiers[0].cascade.failed_jobs, 5u);
+    EXPECT_EQ(Stats().tiers[0].promotion.failed_jobs, 5u);
+
+    if (throws) tiers_[0]->throws = {"SubmitStore"};
+    for (std::uint64_t i = 10; i < 13; ++i) {
+      EXPECT_EQ(Stats().tiers[0].health, TierHealth::kUp);
+      ASSERT_TRUE(Store(Keys(i, 1), kA));
+      if (!throws) now_ += options_.cascade_timeout;
+      EndStep();
+    }
+    EXPECT_EQ(Stats().tiers[0].health, TierHealth::kDown);
+  }
+}
+
 TEST_F(TieringFaultsTest, APromotionThatTheTierCannotBeGivenIsAMissAtOnce) {
   Make(16, 1);
   tiers_[0]->chunks = {Key(1)};

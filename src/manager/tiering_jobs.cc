@@ -48,9 +48,13 @@ TransferJob TieringManager::AddJob(Job job) {
 
 // A job that the tier did not take, since it threw: as if it had failed at once.
 void TieringManager::FailJob(const TransferJob& job) {
+  Job& known = jobs_.at(job.id);
+  if (const auto permit = std::exchange(known.permit, std::nullopt)) {
+    tiers_[known.tier]->guard.OnJobEnded(*permit, GuardedTier::JobEnd::kFailed, options_.now());
+  }
   JobResult result{
       job.id, std::vector<CopyOutcome>(job.keys.size(), CopyOutcome::kFailed), 0, {}, {}};
-  FinishJob(jobs_.at(job.id).tier, result);
+  FinishJob(known.tier, result);
 }
 
 void TieringManager::SubmitPromotions() {
@@ -165,8 +169,9 @@ void TieringManager::EndJob(const Job& job, const JobResult& result) {
     if (IsForPeer(job)) --peer_jobs_;
     // Its lateness counted against the tier already.
     if (job.permit) {
+      const bool is_fault = ok == 0 && tier.guard.failed_jobs_are_faults();
       tier.guard.OnJobEnded(*job.permit,
-                            ok > 0 ? GuardedTier::JobEnd::kOk : GuardedTier::JobEnd::kFailed,
+                            is_fault ? GuardedTier::JobEnd::kFailed : GuardedTier::JobEnd::kOk,
                             options_.now());
     }
   }

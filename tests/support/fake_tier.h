@@ -53,6 +53,7 @@ class FakeTier final : public SecondaryTier {
   bool HasPendingWork() const override { return pending; }
   bool serves_external_requests() const override { return static_cast<bool>(serve); }
   bool serves_between_steps() const override { return between_steps; }
+  bool failed_jobs_are_faults() const override { return failed_jobs_count; }
   void ServeExternalRequests(TierServer& server) override {
     ++serves;
     MayThrow("ServeExternalRequests");
@@ -98,6 +99,7 @@ class FakeTier final : public SecondaryTier {
   StoreInterest interest = StoreInterest::kNewChunks;
   bool ends_in_time = true;  // What Shutdown() says.
   bool between_steps = true;
+  bool failed_jobs_count = true;           // Before the manager is made.
   std::function<void(TierServer&)> serve;  // If set before the manager is made, it serves others.
   int descriptor = -1;
   bool pending = false;

@@ -47,6 +47,10 @@ def peer_context(number: int) -> ReqContext:
 class VllmTier(terrace_tiers.Tier):
     """Makes a SecondaryTierManager of vLLM a tier of Terrace. Lock order: manager, then interpreter."""
 
+    # Under vLLM a failed job costs its own chunks alone, and some of its tiers live on that: kvcr without memory of its
+    # own fails every store, and with a hint it finds whatever it is asked for.
+    failed_jobs_are_faults = False
+
     def __init__(self, tier: SecondaryTierManager) -> None:
         self.tier = tier
         self.type = tier.tier_type

@@ -99,6 +99,24 @@ class Session:
             preempted=self.preempted - before,
         )
 
+    def hinted(self, step: dict[str, Any]) -> None:
+        """One prompt with a router's hint where its chunks are, in process."""
+        from vllm.v1.kv_hints import KvHintAction, KvHintsEnvelope
+
+        fetch = KvHintAction(action_id="1", action_type="kv.fetch", action_version="1.0", payload=step["fetch"])
+        engine = self.llm.llm_engine
+        engine.add_request(
+            step["name"],
+            {"prompt_token_ids": prompt_of(*step["prompt"])},
+            self._sampling(step, 8),
+            kv_hints=KvHintsEnvelope(protocol_version="0.1", message_id="1", actions=[fetch]),
+        )
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.finished:
+                    tokens = list(output.outputs[0].token_ids)
+                    say(step=step["name"], cached=output.num_cached_tokens, tokens=tokens)
+
     def settle(self, step: dict[str, Any]) -> None:
         """A step of the engine, so that what was put off to it is done, and time for the tiers."""
         self.llm.generate([{"prompt_token_ids": prompt_of(9, 40)}], self._sampling(step, 1), use_tqdm=False)
