@@ -125,6 +125,30 @@ def test_two_ranks_store_and_load_by_one_manager() -> None:
         worker.shutdown()
 
 
+def test_usage_is_of_slots_that_are_written_or_read() -> None:
+    spec = TerraceOffloadingSpec(config_of({"cpu_bytes_to_use": 4 * 4096}))
+    worker = spec.get_worker(caches())
+    manager = spec.get_manager()
+    request = ReqContext("r")
+
+    def usage() -> float:
+        return manager.get_stats().reduce()["vllm:kv_offload_cpu_cache_usage_perc"]
+
+    assert usage() == 0
+    manager.prepare_store(keys(2), request)
+    assert usage() == pytest.approx(0.5)
+    manager.prepare_store(keys(4)[2:], request)
+    assert usage() == pytest.approx(1)
+    manager.complete_store(set(keys(2)), request)
+    assert usage() == pytest.approx(0.5)
+    manager.complete_store(set(keys(4)[2:]), request)
+    assert usage() == 0
+    manager.prepare_load(keys(1), request)
+    assert usage() == pytest.approx(0.25)
+    manager.shutdown()
+    worker.shutdown()
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spec_module, "CREATOR_TIMEOUT_S", 0.3)
