@@ -194,6 +194,26 @@ def test_two_engines_with_one_id() -> None:
         one.shutdown()
 
 
+def test_two_engines_of_two_ranks_with_one_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine_id = f"twice-two-{os.getpid()}"
+
+    def rank(number: int, instance: str) -> Any:
+        monkeypatch.setattr(
+            spec_module, "get_current_vllm_config_or_none", lambda: SimpleNamespace(instance_id=instance)
+        )
+        return TerraceOffloadingSpec(config_of(rank=number, world=2, engine_id=engine_id)).get_worker(caches(number))
+
+    first = rank(0, "one")
+    with pytest.raises(TerraceError, match=f"{engine_id}.* is rank 1 of another engine"):
+        rank(1, "other")
+    with pytest.raises(TerraceError, match=engine_id):
+        rank(0, "other")
+    second = rank(1, "one")
+    manager = TerraceOffloadingSpec(config_of(world=2, engine_id=engine_id)).get_manager()
+    for one in (manager, first, second):
+        one.shutdown()
+
+
 def test_host_memory_that_does_not_fit() -> None:
     with pytest.raises(TerraceError, match="GiB") as raised:
         TerraceOffloadingSpec(config_of({"cpu_bytes_to_use": "900GiB"})).get_worker(caches())

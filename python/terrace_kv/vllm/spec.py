@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm import __version__ as vllm_version
 from vllm import envs
+from vllm.config import get_current_vllm_config_or_none
 from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import OffloadingMetricMetadata
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
@@ -158,6 +159,7 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
             rank,
             timeout_s,
             create,
+            instance="" if rank is None else _instance_of_worker(),
         )
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
@@ -243,6 +245,12 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
             len(self._configuration.node["secondary_tiers"]) + len(tiers),
         )
         return self._manager
+
+
+def _instance_of_worker() -> str:
+    """What vLLM calls this start of the engine, in each of its workers: engine_id may be another engine's, too."""
+    config = get_current_vllm_config_or_none()
+    return "" if config is None else config.instance_id
 
 
 class _MapperParts:
