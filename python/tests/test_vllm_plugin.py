@@ -580,6 +580,28 @@ def test_vllms_default_of_a_minute_for_parked_chunks_is_taken() -> None:
     assert "secondary_tiers[0].unbound_store_timeout_s" in out.warnings[0]
 
 
+@pytest.mark.parametrize(("other", "refused"), [("1", False), ("2", True), (None, True)])
+def test_processes_of_another_hash_seed_are_refused(
+    monkeypatch: pytest.MonkeyPatch, other: str | None, refused: bool
+) -> None:
+    """An algorithm that draws its seed from PYTHONHASHSEED gives the same tokens other keys."""
+    engine_id = f"seeds-{os.getpid()}-{other}"
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    worker = TerraceOffloadingSpec(config_of(engine_id=engine_id)).get_worker(caches())
+    if other is None:
+        monkeypatch.delenv("PYTHONHASHSEED")
+    else:
+        monkeypatch.setenv("PYTHONHASHSEED", other)
+    spec = TerraceOffloadingSpec(config_of(engine_id=engine_id))
+    if refused:
+        with pytest.raises(TerraceError, match="identity") as raised:
+            spec.get_manager()
+        assert raised.value.code == "incompatible"
+    else:
+        spec.get_manager().shutdown()
+    worker.shutdown()
+
+
 def test_a_word_for_backpressure_is_every_native_tiers() -> None:
     tiers = [{"type": "fs", "root_dir": "/a"}, {"type": "fs", "root_dir": "/b", "backpressure": "throttle"}]
     out = read({"cpu_bytes_to_use": "1GiB", "backpressure": "off", "secondary_tiers": [*tiers, {"type": "Mine"}]})

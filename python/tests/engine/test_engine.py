@@ -122,10 +122,36 @@ def test_two_ranks_in_processes_and_a_killed_worker(model: str, expected: dict, 
     )
     said, left = end_of(session)
     assert said["host"]["cached"][0] >= 1400
-    assert said["host"]["tokens"][0] == said["first"]["tokens"][0]
+    for step in ("first", "host"):
+        assert said[step]["tokens"][0] == expected[LONG[0]], step
     assert said["kill"]["killed"] == 1
     assert said["kill"]["raised"] != ""
     assert left == []
+
+
+def test_a_worker_killed_while_it_copies_leaves_only_good_files(model: str, expected: dict, tmp_path: Path) -> None:
+    tier = tmp_path / "tier"
+    plan = {
+        "model": model,
+        "processes": True,
+        "extra": {"cpu_bytes_to_use": HOST_BYTES, "secondary_tiers": [{"type": "file", "root_dir": str(tier)}]},
+        "llm": {"tensor_parallel_size": 2},
+    }
+    steps = [
+        generate("first", LONG),
+        {"do": "settle"},
+        {"do": "kill_while_copying", "word": "Worker", "prompts": [LONG, OTHER]},
+    ]
+    said, left = end_of(Running({**plan, "steps": steps}, tmp_path, "killed"))
+    assert said["kill"]["threads"] > 0
+    assert said["kill"]["copying"]
+    assert said["kill"]["raised"] != ""
+    assert left == []
+    again = run({**plan, "steps": [generate("long", LONG), generate("other", OTHER)]}, tmp_path, "again")
+    assert again["long"]["cached"][0] >= 1400
+    assert again["other"]["cached"][0] > 0
+    for step, prompt in (("long", LONG), ("other", OTHER)):
+        assert again[step]["tokens"][0] == expected[prompt[0]], step
 
 
 def test_a_killed_core_leaves_nothing(model: str, tmp_path: Path) -> None:
