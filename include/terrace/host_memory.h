@@ -29,6 +29,9 @@ struct HostSharing {
   std::uint32_t process_count = 1;    // Ranks, and processes without one such as a scheduler's.
   std::optional<std::uint32_t> rank;  // This process's; nullopt: it has none.
   std::chrono::milliseconds timeout{60'000};  // From the first call until all have mapped it.
+  // Which start of which engine a rank is of, where `name` may be another's too: a rank that says
+  // another one than the creator is refused, and does the set-up no harm. Empty: not said.
+  std::string instance = {};
 };
 
 // Thread-compatible. What a slot holds belongs to whoever the manager lets read or write it.

@@ -113,8 +113,9 @@ CacheIdentity IdentityOf(nb::kwargs fields) {
 }
 
 HostSharing SharingOf(std::string name, std::uint32_t rank_count, std::uint32_t process_count,
-                      std::optional<std::uint32_t> rank, double timeout_s) {
-  return {std::move(name), rank_count, process_count, rank, Milliseconds(timeout_s)};
+                      std::optional<std::uint32_t> rank, double timeout_s, std::string instance) {
+  return {std::move(name),         rank_count,         process_count, rank,
+          Milliseconds(timeout_s), std::move(instance)};
 }
 
 // A node, and what of it Python must not lose before it ends.
@@ -285,20 +286,24 @@ void BindMemory(nb::module_& m) {
                     const NodeConfig parsed = ValueOrRaise(terrace::ParseNodeConfig(config));
                     return Shared(ValueOrRaise(HostMemory::Create(parsed, identity)));
                   })
-      .def_static("share",
-                  [](const std::string& config, const CacheIdentity& identity, std::string name,
-                     std::uint32_t rank_count, std::uint32_t process_count,
-                     std::optional<std::uint32_t> rank, double timeout_s, bool create) {
-                    const NodeConfig parsed = ValueOrRaise(terrace::ParseNodeConfig(config));
-                    const HostSharing sharing =
-                        SharingOf(std::move(name), rank_count, process_count, rank, timeout_s);
-                    auto made = [&] {
-                      nb::gil_scoped_release released;
-                      return create ? HostMemory::CreateShared(parsed, identity, sharing)
-                                    : HostMemory::Join(parsed, identity, sharing);
-                    }();
-                    return Shared(ValueOrRaise(std::move(made)));
-                  })
+      .def_static(
+          "share",
+          [](const std::string& config, const CacheIdentity& identity, std::string name,
+             std::uint32_t rank_count, std::uint32_t process_count,
+             std::optional<std::uint32_t> rank, double timeout_s, bool create,
+             std::string instance) {
+            const NodeConfig parsed = ValueOrRaise(terrace::ParseNodeConfig(config));
+            const HostSharing sharing = SharingOf(std::move(name), rank_count, process_count, rank,
+                                                  timeout_s, std::move(instance));
+            auto made = [&] {
+              nb::gil_scoped_release released;
+              return create ? HostMemory::CreateShared(parsed, identity, sharing)
+                            : HostMemory::Join(parsed, identity, sharing);
+            }();
+            return Shared(ValueOrRaise(std::move(made)));
+          },
+          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
+          nb::arg(), nb::arg("instance") = "")
       .def("await_all",
            [](HostMemory& memory) {
              auto done = [&] {

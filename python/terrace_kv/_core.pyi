@@ -58,6 +58,7 @@ class HostMemory:
         rank: int | None,
         timeout_s: float,
         create: bool,
+        instance: str = "",
     ) -> HostMemory:
         """Of several processes: one creates it, which waits for nobody, the others join it by name."""
     def await_all(self) -> None:

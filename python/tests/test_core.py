@@ -8,6 +8,9 @@ from __future__ import annotations
 import array
 import ctypes
 import multiprocessing
+import pathlib
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -900,3 +903,14 @@ def test_pages_that_do_not_fit_into_a_slot_are_an_error():
     paged = Paged(8)
     with pytest.raises(ConfigError):
         make_copier(paged, blocks_per_chunk=1000)
+
+
+def test_the_example_runs():
+    example = pathlib.Path(__file__).parents[2] / "examples" / "python" / "embed.py"
+    ran = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == [
+        "stored 40 chunks",
+        "loaded 40 from host memory",
+        "loaded 40 after a restart, from disk",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import torch  # noqa: E402
 from terrace_kv import ConfigError, TerraceError  # noqa: E402
 from terrace_kv.vllm import TerraceOffloadingSpec, version  # noqa: E402
 from terrace_kv.vllm import spec as spec_module  # noqa: E402
+from terrace_kv.vllm import tiers as tiers_module  # noqa: E402
 from terrace_kv.vllm import worker as worker_module  # noqa: E402
 from terrace_kv.vllm.config import Surroundings, read_extra_config  # noqa: E402
 from terrace_kv.vllm.filters import sources_allowed  # noqa: E402
@@ -28,6 +30,7 @@ from vllm.v1.kv_offload.base import (  # noqa: E402
     LookupResult,
     Medium,
     ReqContext,
+    RequestOffloadingContext,
     ScheduleEndContext,
     TierFilter,
     TierMatcher,
@@ -40,6 +43,7 @@ from vllm.v1.kv_offload.config import (  # noqa: E402
     OffloadingModelConfig,
     OffloadingParallelConfig,
 )
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager  # noqa: E402
 
 PAGE = 256
 BLOCKS = 16
@@ -129,6 +133,30 @@ def test_two_ranks_store_and_load_by_one_manager() -> None:
         worker.shutdown()
 
 
+def test_usage_is_of_slots_that_are_written_or_read() -> None:
+    spec = TerraceOffloadingSpec(config_of({"cpu_bytes_to_use": 4 * 4096}))
+    worker = spec.get_worker(caches())
+    manager = spec.get_manager()
+    request = ReqContext("r")
+
+    def usage() -> float:
+        return manager.get_stats().reduce()["vllm:kv_offload_cpu_cache_usage_perc"]
+
+    assert usage() == 0
+    manager.prepare_store(keys(2), request)
+    assert usage() == pytest.approx(0.5)
+    manager.prepare_store(keys(4)[2:], request)
+    assert usage() == pytest.approx(1)
+    manager.complete_store(set(keys(2)), request)
+    assert usage() == pytest.approx(0.5)
+    manager.complete_store(set(keys(4)[2:]), request)
+    assert usage() == 0
+    manager.prepare_load(keys(1), request)
+    assert usage() == pytest.approx(0.25)
+    manager.shutdown()
+    worker.shutdown()
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spec_module, "CREATOR_TIMEOUT_S", 0.3)
@@ -174,12 +202,215 @@ def test_two_engines_with_one_id() -> None:
         one.shutdown()
 
 
+def test_two_engines_of_two_ranks_with_one_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine_id = f"twice-two-{os.getpid()}"
+
+    def rank(number: int, instance: str) -> Any:
+        monkeypatch.setattr(
+            spec_module, "get_current_vllm_config_or_none", lambda: SimpleNamespace(instance_id=instance)
+        )
+        return TerraceOffloadingSpec(config_of(rank=number, world=2, engine_id=engine_id)).get_worker(caches(number))
+
+    first = rank(0, "one")
+    with pytest.raises(TerraceError, match=f"{engine_id}.* is rank 1 of another engine"):
+        rank(1, "other")
+    with pytest.raises(TerraceError, match=engine_id):
+        rank(0, "other")
+    second = rank(1, "one")
+    manager = TerraceOffloadingSpec(config_of(world=2, engine_id=engine_id)).get_manager()
+    for one in (manager, first, second):
+        one.shutdown()
+
+
 def test_host_memory_that_does_not_fit() -> None:
     with pytest.raises(TerraceError, match="GiB") as raised:
         TerraceOffloadingSpec(config_of({"cpu_bytes_to_use": "900GiB"})).get_worker(caches())
     assert raised.value.code == "resource exhausted"
     with pytest.raises(ConfigError, match="cpu_bytes_to_use"):
         TerraceOffloadingSpec(config_of({"cpu_bytes_to_use": 100}))
+
+
+class BrokenTier(SecondaryTierManager):
+    """Keeps nothing, and raises in the one method that its configuration names."""
+
+    def __init__(self, *args: Any, broken: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.broken = broken
+        self.asked: set[str] = set()
+        self._results: list[JobResult] = []
+        self._enter("__init__")
+
+    def _enter(self, method: str) -> None:
+        self.asked.add(method)
+        if self.broken == method:
+            raise KeyError(f"{method} is broken")
+
+    def lookup(self, key: bytes, req_context: Any) -> LookupResult:
+        self._enter("lookup")
+        return LookupResult.HIT if key == keys(6)[5] else LookupResult.MISS
+
+    def submit_store(self, job_metadata: Any) -> None:
+        self._enter("submit_store")
+        self._results.append(JobResult(job_metadata.job_id, True))
+
+    def submit_load(self, job_metadata: Any) -> None:
+        self._enter("submit_load")
+        self._results.append(JobResult(job_metadata.job_id, True))
+
+    def get_finished_jobs(self) -> list[JobResult]:
+        self._enter("get_finished_jobs")
+        results, self._results = self._results, []
+        return results
+
+    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
+        self._enter("on_new_request")
+        return RequestOffloadingContext()
+
+    def has_pending_work(self) -> bool:
+        self._enter("has_pending_work")
+        return False
+
+    def take_events(self) -> Iterator[Any]:
+        self._enter("take_events")
+        yield from ()  # A generator: it raises while it is read.
+
+    def touch(self, keys: Any, req_context: Any) -> None:
+        self._enter("touch")
+
+    def on_request_finished(self, req_context: Any) -> None:
+        self._enter("on_request_finished")
+
+    def serve_external_requests(self, parent: Any) -> None:
+        self._enter("serve_external_requests")
+
+    def on_schedule_end(self, context: Any) -> None:
+        self._enter("on_schedule_end")
+
+    def drain_jobs(self) -> None:
+        self._enter("drain_jobs")
+
+    def shutdown(self) -> None:
+        self._enter("shutdown")
+
+    def get_stats(self) -> None:
+        self._enter("get_stats")
+
+    def config_info(self) -> dict[str, Any]:
+        self._enter("config_info")
+        return {}
+
+    @classmethod
+    def _enter_class(cls, method: str, tier_config: dict[str, Any]) -> None:
+        if tier_config["broken"] == method:
+            raise KeyError(f"{method} is broken")
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
+        cls._enter_class("build_metric_definitions", extra_config)
+        return {}
+
+    @classmethod
+    def config_info_keys(cls, tier_config: dict[str, Any]) -> tuple[str, ...]:
+        cls._enter_class("config_info_keys", tier_config)
+        return ()
+
+
+AT_THE_START = ("__init__", "config_info")
+OF_THE_CLASS = ("build_metric_definitions", "config_info_keys")
+METHODS = sorted(
+    name
+    for name, member in vars(SecondaryTierManager).items()
+    if inspect.isfunction(member) and not name.startswith("_") and name not in AT_THE_START
+)
+
+
+def with_a_broken_tier(method: str) -> dict[str, Any]:
+    broken = {"type": "BrokenTier", "module_path": __name__, "broken": method}
+    return {"secondary_tiers": [{"type": "memory", "bytes": "1MiB"}, broken]}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_tier_that_raises_is_a_fault_and_the_manager_goes_on(method: str, capfd: pytest.CaptureFixture[str]) -> None:
+    spec = TerraceOffloadingSpec(config_of(with_a_broken_tier(method)))
+    memory = caches()
+    worker = spec.get_worker(memory)
+    manager = spec.get_manager()
+    stored = [tensor.tensor[3:5].clone() for tensor in memory.tensors]
+
+    def step(*names: str) -> None:
+        manager.on_schedule_end(ScheduleEndContext(list(names), []))
+        assert list(manager.take_events()) == []
+        manager.has_pending_work()
+        assert manager.get_stats() is not None
+
+    # A store.
+    first = ReqContext("first")
+    manager.on_new_request(first)
+    assert [manager.lookup(key, first) for key in keys(2)] == [LookupResult.MISS] * 2
+    plan = manager.prepare_store(keys(2), first)
+    step("first")
+    worker.submit_store(1, GPULoadStoreSpec([3, 4], [2], [0]), plan.store_spec)
+    finish(worker, 1)
+    manager.complete_store(set(keys(2)), first)
+    step()
+    manager.on_request_finished(first)
+    step()
+    # A load, of a request that asks for what only the broken tier says it has, too.
+    second = ReqContext("second")
+    manager.on_new_request(second)
+    manager.lookup(keys(6)[5], second)
+    assert [manager.lookup(key, second) for key in keys(2)] == [LookupResult.HIT] * 2
+    manager.touch(keys(2), second)
+    source = manager.prepare_load(keys(2), second)
+    step("second")
+    worker.submit_load(2, source, GPULoadStoreSpec([9, 10], [2], [0]))
+    finish(worker, 2)
+    manager.complete_load(set(keys(2)), second)
+    manager.on_request_finished(second)
+    manager.reset_cache()
+    manager.on_reset_flushed()
+    for _ in range(3):
+        step()
+    for tensor, was in zip(memory.tensors, stored):
+        assert torch.equal(tensor.tensor[9:11], was)
+    faults = manager._core.stats()["tiers"][1]["faults"]
+    manager.shutdown()
+    worker.shutdown()
+
+    said = capfd.readouterr().err
+    if method == "shutdown":
+        assert "Shutdown threw" in said and "shutdown is broken" in said
+        assert "did not shut down in time" not in said
+    elif method != "drain_jobs":  # Which the manager does not ask for by itself.
+        assert faults > 0
+
+
+@pytest.mark.parametrize("method", [*AT_THE_START, *OF_THE_CLASS])
+def test_a_tier_that_raises_at_the_start_is_named(method: str) -> None:
+    config = config_of(with_a_broken_tier(method))
+    spec = TerraceOffloadingSpec(config)
+    with pytest.raises(TerraceError, match=rf"secondary_tiers\[1\] .BrokenTier.: KeyError: .*{method} is broken"):
+        if method in OF_THE_CLASS:
+            getattr(TerraceOffloadingSpec, method)(config.extra_config)
+        else:
+            spec.get_worker(caches())
+            spec.get_manager()
+
+
+def test_faults_of_a_tier_do_not_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(tiers_module.logger, "error", lambda text, *args, **_: said.append(text % args))
+    now = 1000.0
+    monkeypatch.setattr(tiers_module.time, "monotonic", lambda: now)
+    view = memoryview(bytearray(4096)).cast("B", (1, 4096))
+    tier = tiers_module.VllmTier(BrokenTier(None, view, "BrokenTier", broken="touch"), 4)
+    for _ in range(5):
+        tier.touch(keys(1), ReqContext("r"))
+    now += tiers_module.LOG_PERIOD_S
+    tier.touch(keys(1), ReqContext("r"))
+    assert len(said) == 2
+    assert "secondary_tiers[4] (BrokenTier): touch raised KeyError: 'touch is broken' (0 more" in said[0]
+    assert "(4 more" in said[1]
 
 
 class FakeCopier:
@@ -355,6 +586,28 @@ def test_vllms_default_of_a_minute_for_parked_chunks_is_taken() -> None:
     out = read({"cpu_bytes_to_use": "1GiB", "secondary_tiers": [{"type": "p2p", "unbound_store_timeout_s": 60}]})
     assert out.node["secondary_tiers"][0]["park_timeout_ms"] == 55_000
     assert "secondary_tiers[0].unbound_store_timeout_s" in out.warnings[0]
+
+
+@pytest.mark.parametrize(("other", "refused"), [("1", False), ("2", True), (None, True)])
+def test_processes_of_another_hash_seed_are_refused(
+    monkeypatch: pytest.MonkeyPatch, other: str | None, refused: bool
+) -> None:
+    """An algorithm that draws its seed from PYTHONHASHSEED gives the same tokens other keys."""
+    engine_id = f"seeds-{os.getpid()}-{other}"
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    worker = TerraceOffloadingSpec(config_of(engine_id=engine_id)).get_worker(caches())
+    if other is None:
+        monkeypatch.delenv("PYTHONHASHSEED")
+    else:
+        monkeypatch.setenv("PYTHONHASHSEED", other)
+    spec = TerraceOffloadingSpec(config_of(engine_id=engine_id))
+    if refused:
+        with pytest.raises(TerraceError, match="identity") as raised:
+            spec.get_manager()
+        assert raised.value.code == "incompatible"
+    else:
+        spec.get_manager().shutdown()
+    worker.shutdown()
 
 
 def test_a_word_for_backpressure_is_every_native_tiers() -> None:

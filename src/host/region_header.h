@@ -38,7 +38,7 @@ struct RegionMessage {
   static constexpr std::uint32_t kNoRank = 0xffffffff;
 
   enum class Kind : std::uint32_t {
-    kHello,     // Joiner, once connected: its rank.
+    kHello,     // Joiner, once connected: its rank, and as text its instance.
     kOffer,     // Creator: the header, and the memory as a descriptor.
     kMapped,    // Joiner: it has mapped the memory.
     kComplete,  // Creator: all have.

@@ -86,7 +86,8 @@ class Joiner final : public RegionJoiner {
     if (!creator.ok()) return std::move(creator).error();
     creator_pid_ = creator.value();
     Reach(RegionStage::kConnected);
-    IgnoreError(Send(RegionMessage::Kind::kHello, ""), "what there is to receive says why");
+    IgnoreError(Send(RegionMessage::Kind::kHello, sharing_.instance),
+                "what there is to receive says why");
     if (!WaitUntilReadable(socket_.get(), deadline_)) {
       return TimedOut(fmt::format("its creator (pid {}) does not answer", creator_pid_));
     }

@@ -175,14 +175,17 @@ class Creator final : public RegionSetup {
     if (!received.ok() || !received.value() ||
         received.value()->message.kind != RegionMessage::Kind::kHello) {
       if (!received.ok()) {
-        TERRACE_LOG_WARN("create host region \"{}\": refused process {}: {}", sharing_.name,
-                         peer.pid, received.error().message);
-        Tell(peer, RegionMessage::Kind::kFailed, received.error().message);
+        Refuse(peer, fmt::format("process {}: {}", peer.pid, received.error().message));
       }
       peer.socket.Reset();
       return {};
     }
     const std::uint32_t rank = received.value()->message.rank;
+    if (IsOfAnotherEngine(received.value()->message)) {
+      Refuse(peer, fmt::format("process {} is rank {} of another engine of the same name", peer.pid,
+                               rank));
+      return {};
+    }
     if (auto checked = CheckRank(rank, peer.pid); !checked.ok()) {
       Tell(peer, RegionMessage::Kind::kFailed, checked.error().message);
       return checked;
@@ -192,6 +195,17 @@ class Creator final : public RegionSetup {
     Reach(RegionStage::kOffering);
     Tell(peer, RegionMessage::Kind::kOffer, "");
     return {};
+  }
+
+  void Refuse(Peer& peer, const std::string& why) const {
+    TERRACE_LOG_WARN("create host region \"{}\": refused: {}", sharing_.name, why);
+    Tell(peer, RegionMessage::Kind::kFailed, why);
+    peer.socket.Reset();
+  }
+
+  bool IsOfAnotherEngine(const RegionMessage& hello) const {
+    return hello.rank != RegionMessage::kNoRank && hello.text[0] != '\0' &&
+           !sharing_.instance.empty() && sharing_.instance != hello.text;
   }
 
   Result<void> CheckRank(std::uint32_t rank, pid_t pid) const {
@@ -284,6 +298,11 @@ Result<void> CheckRegionSharing(const RegionSharing& sharing) {
   if (sharing.name.empty() || sharing.name.size() > kRegionNameSizeMax) {
     blame(fmt::format("name has {} characters, not 1 to {}", sharing.name.size(),
                       kRegionNameSizeMax));
+  }
+  constexpr std::size_t kInstanceSizeMax = 255;
+  if (sharing.instance.size() > kInstanceSizeMax) {
+    blame(fmt::format("instance has {} characters, not at most {}", sharing.instance.size(),
+                      kInstanceSizeMax));
   }
   const std::uint32_t others = sharing.rank ? 0 : 1;
   if (sharing.rank_count == 0) blame("rank_count is 0");

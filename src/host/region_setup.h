@@ -44,6 +44,8 @@ struct RegionSharing {
   std::optional<std::uint32_t> rank;
   // From this process's call until all have mapped.
   std::chrono::milliseconds timeout{60'000};
+  // As HostSharing's; of at most 255 characters.
+  std::string instance;
   // Seam for tests: called on the thread that reaches the stage. May be empty.
   std::function<void(RegionStage)> at_stage;
 };

@@ -154,10 +154,10 @@ GuardedTier::DrainEnd GuardedTier::Drain(std::chrono::milliseconds timeout) {
 
 bool GuardedTier::Shutdown(std::chrono::milliseconds timeout) {
   bool ended = false;
-  if (Guard("Shutdown", [&] { ended = impl_->Shutdown(timeout); }) && ended) return true;
-  TERRACE_LOG_ERROR(
-      "tier {} did not shut down in time: it and the host memory are kept until the process ends",
-      stats_.type);
+  const bool ok = Guard("Shutdown", [&] { ended = impl_->Shutdown(timeout); });
+  if (ok && ended) return true;
+  TERRACE_LOG_ERROR("tier {}: {}: it and the host memory are kept until the process ends",
+                    stats_.type, ok ? "did not shut down in time" : last_fault_);
   return false;
 }
 

@@ -29,6 +29,7 @@ RegionSharing SharingOf(const CacheIdentity& identity, const HostSharing& sharin
           .process_count = sharing.process_count,
           .rank = sharing.rank,
           .timeout = sharing.timeout,
+          .instance = sharing.instance,
           .at_stage = {}};
 }
 

@@ -19,6 +19,7 @@ namespace terrace {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr std::uint64_t kChunkBytes = 8192;
@@ -78,6 +79,30 @@ TEST(HostMemory, IsOneForRanksAndScheduler) {
   ASSERT_TRUE(node.ok());
   EXPECT_EQ(node.value()->host_slots().base, shared->slots().base);
   EXPECT_EQ(node.value()->host_slots().slot_count, 16u);
+}
+
+// Two engines were given one name: a rank of the other one takes no place, and harms nobody.
+TEST(HostMemory, ARankOfAnotherEngineIsRefusedAndTheSetUpGoesOn) {
+  const auto of = [](std::optional<std::uint32_t> rank, const std::string& instance) {
+    auto sharing = Sharing(rank);
+    sharing.name += "-twice";
+    sharing.instance = instance;
+    return sharing;
+  };
+  auto first = HostMemory::CreateShared(Config(), Identity(), of(0, "a"));
+  ASSERT_TRUE(first.ok());
+  const auto stranger = HostMemory::Join(Config(), Identity(), of(1, "b"));
+  ASSERT_FALSE(stranger.ok());
+  EXPECT_EQ(stranger.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(stranger.error().message,
+              AllOf(HasSubstr("-twice\""), HasSubstr("is rank 1 of another engine")));
+  auto second = HostMemory::Join(Config(), Identity(), of(1, "a"));
+  ASSERT_TRUE(second.ok()) << second.error().message;
+  auto scheduler = HostMemory::Join(Config(), Identity(), of(std::nullopt, ""));
+  ASSERT_TRUE(scheduler.ok()) << scheduler.error().message;
+  for (auto* memory : {&first, &second, &scheduler}) {
+    EXPECT_TRUE(memory->value()->AwaitAll().ok());
+  }
 }
 
 TEST(HostMemory, SaysWhatDiffersAndWhoDidNotCome) {

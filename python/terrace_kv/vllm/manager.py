@@ -26,6 +26,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from ..node import Node
 from .filters import sources_allowed
 from .metrics import StatsTaker
+from .tiers import VllmTier
 
 if TYPE_CHECKING:
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -82,7 +83,7 @@ class TerraceOffloadingManager(OffloadingManager):
     Args:
         node: was made with :data:`ANSWERS`.
         enable_events: whether take_events() reports what host memory gained and lost.
-        tiers: secondary tiers in Python, for their events and metrics.
+        tiers: secondary tiers in Python, for what Terrace's manager does not ask them: touches, events and metrics.
         config_info: what vLLM's info metric is to show, one mapping for each tier.
         served_by_steps: peers are answered in the engine's steps alone, so that one without requests goes on stepping.
     """
@@ -95,7 +96,7 @@ class TerraceOffloadingManager(OffloadingManager):
         node: Node,
         *,
         enable_events: bool = False,
-        tiers: Sequence[Any] = (),
+        tiers: Sequence[VllmTier] = (),
         config_info: Sequence[Mapping[str, Any]] = ({},),
         served_by_steps: bool = False,
     ) -> None:

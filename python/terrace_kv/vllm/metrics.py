@@ -19,6 +19,7 @@ from .._core import StatsFeed
 
 if TYPE_CHECKING:
     from .._core import Manager
+    from .tiers import VllmTier
 
 PRIMARY = ("0:primary",)
 
@@ -133,7 +134,7 @@ class StatsTaker:
     times off). A gauge keeps its value until another is said.
     """
 
-    def __init__(self, core: Manager, tiers: Sequence[Any]) -> None:
+    def __init__(self, core: Manager, tiers: Sequence[VllmTier]) -> None:
         self._feed = StatsFeed(core, *_type_words(), _METRICS)
         self._tiers = tiers
 
@@ -141,7 +142,5 @@ class StatsTaker:
         out = OffloadingConnectorStats()
         self._feed.take(*out.metric_sections())
         for tier in self._tiers:
-            own = tier.get_stats()
-            if own is not None and not own.is_empty():
-                out.aggregate(own)
+            tier.add_stats_to(out)
         return out

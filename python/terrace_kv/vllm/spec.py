@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm import __version__ as vllm_version
 from vllm import envs
+from vllm.config import get_current_vllm_config_or_none
 from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import OffloadingMetricMetadata
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
@@ -26,7 +27,7 @@ from ..node import Node
 from .config import Configuration, Surroundings, is_python_tier, read_extra_config
 from .manager import ANSWERS, TerraceOffloadingManager
 from .metrics import terrace_definitions
-from .tiers import VllmTier, peer_context
+from .tiers import VllmTier, peer_context, place_of, starting
 
 if TYPE_CHECKING:
     from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingWorker
@@ -47,8 +48,9 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
         definitions = TieringOffloadingSpec.build_metric_definitions({**extra_config, "secondary_tiers": []})
-        for tier_config, tier_cls in cls._python_tiers(extra_config):
-            definitions.update(tier_cls.build_metric_definitions(tier_config))
+        for place, tier_config, tier_cls in cls._python_tiers(extra_config):
+            with starting(place, tier_config["type"]):
+                definitions.update(tier_cls.build_metric_definitions(tier_config))
         definitions.update(terrace_definitions())
         return definitions
 
@@ -56,20 +58,22 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
     def config_info_keys(cls, extra_config: dict[str, Any]) -> tuple[str, ...]:
         keys = dict.fromkeys(super().config_info_keys(extra_config))
         keys[TIER_LABEL] = None
-        for tier_config, tier_cls in cls._python_tiers(extra_config):
-            keys.update(dict.fromkeys(tier_cls.config_info_keys(tier_config)))
+        for place, tier_config, tier_cls in cls._python_tiers(extra_config):
+            with starting(place, tier_config["type"]):
+                keys.update(dict.fromkeys(tier_cls.config_info_keys(tier_config)))
         return tuple(keys)
 
     @staticmethod
-    def _python_tiers(extra_config: Mapping[str, Any]) -> list[tuple[dict[str, Any], type]]:
+    def _python_tiers(extra_config: Mapping[str, Any]) -> list[tuple[int, dict[str, Any], type]]:
+        """Each with its place among all tiers."""
         tiers = extra_config.get("secondary_tiers")
         found = []
-        for tier in tiers if isinstance(tiers, list) else []:
+        for place, tier in enumerate(tiers if isinstance(tiers, list) else []):
             if not isinstance(tier, dict) or not is_python_tier(tier):
                 continue
             # What there is none of is a fault, which is said with all others when the spec is made.
             with contextlib.suppress(Exception):
-                found.append((tier, SecondaryTierFactory.get_tier_class(tier)))
+                found.append((place, tier, SecondaryTierFactory.get_tier_class(tier)))
         return found
 
     def __init__(self, config: OffloadingConfig) -> None:
@@ -155,6 +159,7 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
             rank,
             timeout_s,
             create,
+            instance="" if rank is None else _instance_of_worker(),
         )
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
@@ -202,34 +207,33 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
             ) from error
         self._memory = memory
         view = memoryview(memory)
-        tiers = []
+        tiers: list[VllmTier] = []
+        info = [{**self.cpu_info.as_config_info(), TIER_LABEL: "0:primary"}]
         try:
-            for tier in self._configuration.python_tiers:
-                made = SecondaryTierFactory.create_secondary_tier(tier.config, view, self)
-                tiers.append((tier.place, VllmTier(made)))
+            for one in self._configuration.python_tiers:
+                with starting(one.place, one.config["type"]):
+                    made = SecondaryTierFactory.create_secondary_tier(one.config, view, self)
+                    tiers.append(VllmTier(made, one.place))
+                    info.append({**made.config_info(), TIER_LABEL: f"{one.place + 1}:{made.tier_type}"})
             node = Node(
                 self._configuration.node,
                 self._identity(),
                 memory=memory,
-                tiers=tiers,
+                tiers=[(tier.place, tier) for tier in tiers],
                 answers=ANSWERS,
                 make_context=peer_context,
             )
         except BaseException:
-            for _, tier in reversed(tiers):
+            for tier in reversed(tiers):
                 try:
                     tier.shutdown()
                 except Exception:
-                    logger.exception("Terrace: stop secondary tier %s", tier.type)
+                    logger.exception("Terrace: stop %s (%s)", place_of(tier.place), tier.type)
             raise
-        python = [tier.tier for _, tier in tiers]
-        info = [{**self.cpu_info.as_config_info(), TIER_LABEL: "0:primary"}]
-        for place, tier in tiers:
-            info.append({**tier.tier.config_info(), TIER_LABEL: f"{place + 1}:{tier.type}"})
         self._manager = TerraceOffloadingManager(
             node,
             enable_events=self.kv_events_config.enable_kv_cache_events,
-            tiers=python,
+            tiers=tiers,
             config_info=info,
             served_by_steps=self._configuration.served_by_steps,
         )
@@ -241,6 +245,12 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
             len(self._configuration.node["secondary_tiers"]) + len(tiers),
         )
         return self._manager
+
+
+def _instance_of_worker() -> str:
+    """What vLLM calls this start of the engine, in each of its workers: engine_id may be another engine's, too."""
+    config = get_current_vllm_config_or_none()
+    return "" if config is None else config.instance_id
 
 
 class _MapperParts:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import (
     LookupResult,
+    OffloadingEvent,
     OffloadPolicy,
     ReqContext,
     RequestOffloadingContext,
@@ -21,6 +23,10 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from .. import tiers as terrace_tiers
 from .._core import TierServer
+from ..errors import TerraceError
+
+if TYPE_CHECKING:
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 
 logger = init_logger(__name__)
 
@@ -36,6 +42,9 @@ _SOURCES = {
     CacheHitSource.DISK: "disk",
     CacheHitSource.P2P: "peer",
 }
+LOG_PERIOD_S = 60.0
+"""Of a tier's faults in calls of the plug-in, one line in so long is logged."""
+
 _EMPTY_STEP = ScheduleEndContext(new_req_ids=(), preempted_req_ids=())
 
 
@@ -44,15 +53,46 @@ def peer_context(number: int) -> ReqContext:
     return ReqContext(req_id=f"terrace-peer-{number}")
 
 
+def place_of(index: int) -> str:
+    """How a tier is called in what an operator reads."""
+    return f"secondary_tiers[{index}]"
+
+
+@contextlib.contextmanager
+def starting(index: int, kind: Any) -> Iterator[None]:
+    """What the code of a tier raises at the start names the tier.
+
+    Raises:
+        TerraceError: instead of any other exception.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise TerraceError(f"{place_of(index)} ({kind}): {type(error).__name__}: {error}") from error
+
+
 class VllmTier(terrace_tiers.Tier):
-    """Makes a SecondaryTierManager of vLLM a tier of Terrace. Lock order: manager, then interpreter."""
+    """Makes a SecondaryTierManager of vLLM a tier of Terrace. Lock order: manager, then interpreter.
+
+    What the tier raises when Terrace's manager calls ends there, as a fault of the tier. The plug-in's own calls
+    (touch(), take_events(), add_stats_to()) raise nothing: a fault in them is logged, and said to Terrace's manager with
+    the end of the next step.
+
+    Args:
+        tier: of vLLM.
+        place: its index in secondary_tiers.
+    """
 
     # Under vLLM a failed job costs its own chunks alone, and some of its tiers live on that: kvcr without memory of its
     # own fails every store, and with a hint it finds whatever it is asked for.
     failed_jobs_are_faults = False
 
-    def __init__(self, tier: SecondaryTierManager) -> None:
+    def __init__(self, tier: SecondaryTierManager, place: int) -> None:
         self.tier = tier
+        self.place = place
+        self._fault: str | None = None  # That Terrace's manager has not heard of.
+        self._next_log = 0.0  # time.monotonic()
+        self._unlogged = 0
         self.type = tier.tier_type
         self.load_source = _SOURCES.get(tier.cache_hit_source, "other")
         self.serves_between_steps = bool(tier.tolerates_off_thread_polling)
@@ -106,6 +146,9 @@ class VllmTier(terrace_tiers.Tier):
 
     def on_schedule_end(self, step: Any) -> None:
         self.tier.on_schedule_end(_EMPTY_STEP if step is None else step)
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            raise TerraceError(fault)
 
     def has_pending_work(self) -> bool:
         return bool(self.tier.has_pending_work())
@@ -118,6 +161,44 @@ class VllmTier(terrace_tiers.Tier):
 
     def shutdown(self) -> None:
         self.tier.shutdown()
+
+    def touch(self, keys: Collection[bytes], request: ReqContext) -> None:
+        try:
+            self.tier.touch(keys, request)
+        except Exception as error:
+            self._note_fault("touch", error)
+
+    def take_events(self) -> list[OffloadingEvent]:
+        try:
+            return list(self.tier.take_events())
+        except Exception as error:
+            self._note_fault("take_events", error)
+            return []
+
+    def add_stats_to(self, stats: OffloadingConnectorStats) -> None:
+        try:
+            own = self.tier.get_stats()
+            if own is not None and not own.is_empty():
+                stats.aggregate(own)
+        except Exception as error:
+            self._note_fault("get_stats", error)
+
+    def _note_fault(self, method: str, error: Exception) -> None:
+        self._fault = f"{method} raised {type(error).__name__}: {error}"
+        now = time.monotonic()
+        if now < self._next_log:
+            self._unlogged += 1
+            return
+        self._next_log = now + LOG_PERIOD_S
+        more, self._unlogged = self._unlogged, 0
+        logger.error(
+            "Terrace: %s (%s): %s (%d more since the last such line)",
+            place_of(self.place),
+            self.type,
+            self._fault,
+            more,
+            exc_info=error,
+        )
 
 
 class _RequestNumber:

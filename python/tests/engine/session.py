@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,42 @@ class Session:
         except BaseException as error:
             raised = f"{type(error).__name__}: {error}"
         say(step="kill", killed=len(victims), raised=raised)
+
+    def kill_while_copying(self, step: dict[str, Any]) -> None:
+        """Generates "prompts" again and again, those that come again from host memory, and kills the last process whose
+        command has a word when one of its copying threads runs."""
+        victim = [pid for pid in children_of(os.getpid()) if step["word"] in command_of(pid)][-1]
+        stats = []
+        for task in Path(f"/proc/{victim}/task").iterdir():
+            if (task / "comm").read_text().startswith("terrace-copy"):
+                stats.append(task / "stat")
+        caught = threading.Event()
+        began = threading.Event()
+
+        def kill_when_one_runs() -> None:
+            began.wait()
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline:
+                if any(stat.read_bytes().rpartition(b")")[2].split()[0] == b"R" for stat in stats):
+                    os.kill(victim, signal.SIGKILL)
+                    caught.set()
+                    return
+
+        killer = threading.Thread(target=kill_when_one_runs)
+        killer.start()
+        raised, number = "", 0
+        try:
+            while killer.is_alive():
+                number += 1
+                # Loads of the first rounds' prompts and stores of a new one are under way together.
+                self.generate({"name": f"round {number}", "prompts": [*step["prompts"], [700 + number, 620]]})
+                self.llm.reset_prefix_cache()
+                if number >= 2:
+                    began.set()
+            self.generate({"name": "after the kill", "prompts": [[3, 300]]})
+        except BaseException as error:
+            raised = f"{type(error).__name__}: {error}"
+        say(step="kill", copying=caught.is_set(), threads=len(stats), raised=raised)
 
     def groups(self, step: dict[str, Any]) -> None:
         """The KV-cache groups, in process: of which kind each is, and how many tokens it sees, null for all."""

@@ -122,10 +122,36 @@ def test_two_ranks_in_processes_and_a_killed_worker(model: str, expected: dict, 
     )
     said, left = end_of(session)
     assert said["host"]["cached"][0] >= 1400
-    assert said["host"]["tokens"][0] == said["first"]["tokens"][0]
+    for step in ("first", "host"):
+        assert said[step]["tokens"][0] == expected[LONG[0]], step
     assert said["kill"]["killed"] == 1
     assert said["kill"]["raised"] != ""
     assert left == []
+
+
+def test_a_worker_killed_while_it_copies_leaves_only_good_files(model: str, expected: dict, tmp_path: Path) -> None:
+    tier = tmp_path / "tier"
+    plan = {
+        "model": model,
+        "processes": True,
+        "extra": {"cpu_bytes_to_use": HOST_BYTES, "secondary_tiers": [{"type": "file", "root_dir": str(tier)}]},
+        "llm": {"tensor_parallel_size": 2},
+    }
+    steps = [
+        generate("first", LONG),
+        {"do": "settle"},
+        {"do": "kill_while_copying", "word": "Worker", "prompts": [LONG, OTHER]},
+    ]
+    said, left = end_of(Running({**plan, "steps": steps}, tmp_path, "killed"))
+    assert said["kill"]["threads"] > 0
+    assert said["kill"]["copying"]
+    assert said["kill"]["raised"] != ""
+    assert left == []
+    again = run({**plan, "steps": [generate("long", LONG), generate("other", OTHER)]}, tmp_path, "again")
+    assert again["long"]["cached"][0] >= 1400
+    assert again["other"]["cached"][0] > 0
+    for step, prompt in (("long", LONG), ("other", OTHER)):
+        assert again[step]["tokens"][0] == expected[prompt[0]], step
 
 
 def test_a_killed_core_leaves_nothing(model: str, tmp_path: Path) -> None:
@@ -249,6 +275,75 @@ def test_a_neighbour_has_it(model: str, expected: dict, tmp_path: Path, tier: di
         source.stop()
     assert sink["sink"]["cached"][0] >= 1400
     assert sink["sink"]["tokens"][0] == expected[LONG[0]]
+
+
+READ_BYTES = "vllm:kv_offload_tiering_read_bytes"
+
+
+def test_one_prefills_for_another_that_decodes(model: str, expected: dict, tmp_path: Path) -> None:
+    """One prompt is prefilled before its decoder asks, the other one after."""
+    port = 20000 + os.getpid() % 10000
+    env = {"UCX_TLS": "tcp,self"}
+    prefilled, done = tmp_path / "prefilled", tmp_path / "done"
+
+    def plan(own: int, steps: list[dict]) -> dict:
+        extra = {
+            "cpu_bytes_to_use": HOST_BYTES,
+            "secondary_tiers": [{"type": "p2p", "host": "127.0.0.1", "port": own}],
+        }
+        return {"model": model, "processes": True, "extra": extra, "llm": {"disable_log_stats": False}, "steps": steps}
+
+    def prefill(name: str, prompt: list[int]) -> dict:
+        return generate(name, prompt, out=1, params={"remote_decoder": {"kv_request_id": f"for {name}"}})
+
+    def decode(name: str, prompt: list[int]) -> dict:
+        where = {"kv_request_id": f"for {name}", "remote_host": "127.0.0.1", "remote_port": port}
+        return generate(name, prompt, params={"remote_prefiller": where})
+
+    prefiller = Running(
+        plan(
+            port,
+            [
+                prefill("before", LONG),
+                {"do": "settle"},
+                {"do": "raise_file", "file": str(prefilled)},
+                {"do": "await_file", "file": str(done) + ".asked"},
+                prefill("after", OTHER),
+                {"do": "await_file", "file": str(done)},
+            ],
+        ),
+        tmp_path,
+        "prefiller",
+        env,
+    )
+    try:
+        decoder = run(
+            plan(
+                port + 1,
+                [
+                    {"do": "await_file", "file": str(prefilled)},
+                    decode("before", LONG),
+                    {"do": "raise_file", "file": str(done) + ".asked"},
+                    decode("after", OTHER),
+                    {"do": "settle"},
+                    {"do": "counters", "name": "counters", "names": [READ_BYTES]},
+                    {"do": "raise_file", "file": str(done)},
+                ],
+            ),
+            tmp_path,
+            "decoder",
+            env,
+        )
+        computed = {said["step"]: said for said in prefiller.wait(120)}
+    finally:
+        prefiller.stop()
+    for step, prompt, chunks in (("before", LONG, 11), ("after", OTHER, 7)):
+        assert computed[step]["cached"] == [0], step
+        assert computed[step]["tokens"][0] == expected[prompt[0]][:1], step
+        assert decoder[step]["cached"] == [128 * chunks], step
+        assert decoder[step]["tokens"][0] == expected[prompt[0]], step
+    # All that it did not compute was read from its only tier, the peer: a chunk of a block has 512 KiB.
+    assert decoder["counters"]["counters"][READ_BYTES] == 18 * (512 << 10)
 
 
 @pytest.mark.parametrize(

@@ -129,8 +129,7 @@ class _WatchedTier(VllmTier):
     """Keeps the jobs that are under way and the requests."""
 
     def __init__(self, tier: Any, place: int, jobs: dict[int, Any], requests: dict[str, _Request]) -> None:
-        super().__init__(tier)
-        self._place = place
+        super().__init__(tier, place)
         self._jobs = jobs
         self._requests = requests
 
@@ -149,7 +148,7 @@ class _WatchedTier(VllmTier):
         if request is not _HOST_ALONE:
             known = self._requests.setdefault(request.req_id, _Request())
             if whole:
-                known.request_level_tiers = (known.request_level_tiers or set()) | {self._place}
+                known.request_level_tiers = (known.request_level_tiers or set()) | {self.place}
         return whole
 
     def on_request_finished(self, request: Any) -> None:
@@ -192,21 +191,19 @@ class _TieringOffloadingManager(TerraceOffloadingManager):
         self.secondary_tiers = list(secondary_tiers)
         self._jobs: dict[int, Any] = {}
         self._req_state: dict[str, _Request] = {}
+        tiers = [_WatchedTier(tier, place, self._jobs, self._req_state) for place, tier in enumerate(secondary_tiers)]
         node = _make_node(
             primary_tier.num_chunks,
             policy=primary_tier.cache_policy,
             events=primary_tier.enable_events,
-            tiers=[
-                (place, _WatchedTier(tier, place, self._jobs, self._req_state))
-                for place, tier in enumerate(secondary_tiers)
-            ],
+            tiers=[(tier.place, tier) for tier in tiers],
             poll_interval_s=tier_poll_interval_s,
         )
         info = [{**one, TIER_LABEL: "0:primary"} for one in primary_tier.config_info()]
         for place, tier in enumerate(secondary_tiers, 1):
             info.append({**tier.config_info(), TIER_LABEL: f"{place}:{tier.tier_type}"})
         super().__init__(
-            node, enable_events=primary_tier.enable_events, tiers=secondary_tiers, config_info=info
+            node, enable_events=primary_tier.enable_events, tiers=tiers, config_info=info
         )
         primary_tier.core = self._core
         self._core.on_new_request(_HOST_ALONE, 0)
