@@ -15,6 +15,7 @@ pytest.importorskip("vllm")
 
 import torch  # noqa: E402
 from engine.object_store import ObjectStore, plugin_libraries  # noqa: E402
+from terrace_kv import TerraceError  # noqa: E402
 from terrace_kv.vllm import TerraceOffloadingSpec  # noqa: E402
 from test_vllm_plugin import caches, config_of, finish, keys  # noqa: E402
 from vllm.v1.kv_offload.base import (  # noqa: E402
@@ -181,7 +182,7 @@ def test_a_tier_that_cannot_store_goes_on_being_read() -> None:
 def test_a_tier_that_raises_is_left_alone() -> None:
     with world_of(STORES_NOTHING) as world:
         (tier,) = world.manager._tiers
-        tier.raises = True
+        tier.tier.raises = True
         for number in range(3):
             assert world.tier()["health"] == "up"
             world.store(keys(number + 1)[-1:], [number])
@@ -294,6 +295,6 @@ def test_a_store_that_lets_nobody_in_stops_the_start(store: ObjectStore) -> None
     store.refuses_all = True
     spec = TerraceOffloadingSpec(config_of({"secondary_tiers": [{"type": "example"}, obj(store)]}))
     worker = spec.get_worker(caches())
-    with pytest.raises(RuntimeError, match="connectivity probe failed"):
+    with pytest.raises(TerraceError, match=r"secondary_tiers\[1\] .*connectivity probe failed"):
         spec.get_manager()
     worker.shutdown()
