@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "terrace/peer_keys.h"
 #include "tests/peer/node_process.h"
 #include "tests/peer/raw_peers.h"
 
@@ -39,8 +40,12 @@ class PeerStrangers : public ::testing::Test {
   std::uint64_t Counter(const std::string& name) {
     return holder_.AskNumber("counter terrace_peer_" + name);
   }
-  std::size_t LinesWith(const std::string& text) const {
-    const std::string log = holder_.Log();
+  bool Becomes(const std::string& name, std::uint64_t value) {
+    return holder_.Answers("counter terrace_peer_" + name, std::to_string(value));
+  }
+  std::size_t LinesWith(const std::string& text) const { return LinesOf(holder_, text); }
+  static std::size_t LinesOf(const NodeProcess& node, const std::string& text) {
+    const std::string log = node.Log();
     std::size_t count = 0;
     for (auto at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++count;
     return count;
@@ -51,11 +56,13 @@ class PeerStrangers : public ::testing::Test {
   TestNode asker_{Options(0)};
 };
 
+const std::string kHttp = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+// A TLS ClientHello's beginning.
+const std::string kTls =
+    std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + std::string(500, '\x5a');
+
 const std::string kJunk[] = {
-    "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-    // A TLS ClientHello's beginning.
-    std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + std::string(500, '\x5a'),
-    std::string(100'000, '\xff'), std::string(1'000, '\0'),
+    kHttp, kTls, std::string(100'000, '\xff'), std::string(1'000, '\0'),
     // A ZMTP greeting, and then no more.
     std::string("\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL", 16) + std::string(48, '\0'),
     std::string("\x04\x26\x05", 3) + std::string(10'000, '\x04')};
@@ -68,6 +75,18 @@ bool IsHungUp(const UniqueFd& fd) {
   while ((got = ::recv(fd.get(), dropped, sizeof dropped, 0)) > 0) {
   }
   return got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+}
+
+// Each text on a connection of its own, so many times; returns once all are hung up on.
+void ConnectAndSay(std::uint32_t port, const std::vector<std::string>& texts, int times) {
+  std::vector<UniqueFd> all;
+  for (int i = 0; i < times; ++i) {
+    for (const std::string& text : texts) {
+      all.push_back(ConnectTo(port));
+      (void)!::send(all.back().get(), text.data(), text.size(), MSG_NOSIGNAL);
+    }
+  }
+  for (const UniqueFd& fd : all) EXPECT_TRUE(IsHungUp(fd));
 }
 
 TEST_F(PeerStrangers, JunkSilenceAndSlowBytesStopNobody) {
@@ -95,6 +114,44 @@ TEST_F(PeerStrangers, JunkSilenceAndSlowBytesStopNobody) {
   EXPECT_LE(LinesWith(" warning "), 4u) << holder_.Log();
 }
 
+// Of each kind the first has a line, and all are counted.
+TEST_F(PeerStrangers, WhoIsNoPeerIsOneLineAndCountedAtTheControlPort) {
+  ConnectAndSay(holder_.port(), {kHttp, kTls, "", "T"}, 3);
+  EXPECT_TRUE(Becomes("strangers_total", 12));
+  EXPECT_EQ(LinesWith("a caller at port " + std::to_string(holder_.port()) + " is no peer"), 1u);
+  // What ZeroMQ takes for a peer of its first version is told as a bad message.
+  EXPECT_LE(LinesWith(" warning "), 2u) << holder_.Log();
+  ExpectService(1);
+}
+
+TEST_F(PeerStrangers, WhoHasNoTokenIsOneLineAKindAndCountedAtTheDataPort) {
+  const std::string refused = "peer data plane tcp: a connection was refused: ";
+  ConnectAndSay(data_port_, {kHttp, kTls}, 3);
+  EXPECT_TRUE(Becomes("refused_data_connections_total", 6));
+  EXPECT_EQ(LinesWith(refused), 1u) << holder_.Log();
+  ConnectAndSay(data_port_, {"", "T"}, 3);
+  EXPECT_TRUE(Becomes("refused_data_connections_total", 12));
+  EXPECT_EQ(LinesWith(refused + "it showed no token in time"), 1u);
+  EXPECT_EQ(LinesWith(refused), 2u) << holder_.Log();
+  // No good one is counted.
+  ExpectService(1);
+  EXPECT_EQ(Counter("refused_data_connections_total"), 12u);
+}
+
+TEST_F(PeerStrangers, ATokenOfNobodyIsRefusedAtTheDataPort) {
+  RawDataLink link(data_port_, {1, 2, 3});
+  EXPECT_FALSE(link.Hear().has_value());
+  EXPECT_TRUE(Becomes("refused_data_connections_total", 1));
+  EXPECT_EQ(LinesWith("a connection was refused: its token is of no session"), 1u);
+}
+
+TEST_F(PeerStrangers, MoreThanMayShowNoTokenYetAreRefusedInOneLine) {
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 70; ++i) silent.push_back(ConnectTo(data_port_));
+  EXPECT_TRUE(Becomes("refused_data_connections_total", 70));
+  EXPECT_EQ(LinesWith("a connection was refused: too many"), 1u);
+}
+
 TEST_F(PeerStrangers, WhoSpeaksOutOfPlaceIsRefused) {
   ExpectService(1);
   PeerHello newer = GoodHello(9);
@@ -118,8 +175,71 @@ TEST_F(PeerStrangers, WhoSpeaksOutOfPlaceIsRefused) {
   EXPECT_EQ(asker.Ask<PeerRefusal>(PeerLookup{1, "", false, 100, PromptKeys(1)}).field, "session");
   EXPECT_EQ(asker.Ask<PeerRefusal>(PeerRenew{{1, 2, 3}}).field, "session");
   EXPECT_EQ(Counter("sessions_refused_total"), 6u);
+  EXPECT_EQ(Counter("stale_messages_total"), 2u);
+  EXPECT_EQ(LinesWith("is refused: its session is one that has ended"), 1u)
+      << "the others are counted, a minute long";
   ExpectService(2);
-  EXPECT_EQ(LinesWith("is refused"), 1u) << "the others are counted, a minute long";
+}
+
+// Whose keys differ, or who has none: they read nothing, and the holder says so.
+class PeerKeys : public PeerStrangers {
+ protected:
+  ~PeerKeys() override { ::unlink(secret_path_.c_str()); }
+
+  TestNodeOptions WithKeys() {
+    const UniqueFd file(::mkstemp(secret_path_.data()));
+    EXPECT_EQ(::write(file.get(), pair_.secret_key.data(), pair_.secret_key.size()),
+              static_cast<ssize_t>(pair_.secret_key.size()));
+    TestNodeOptions options = Options(0);
+    options.more += R"(, "public_key": ")" + pair_.public_key + R"(", "secret_key_file": ")" +
+                    secret_path_ + "\"";
+    return options;
+  }
+  static auto Using(const std::string& server_key, const PeerKeyPair& own) {
+    return [=](zmq::socket_t& socket) {
+      socket.set(zmq::sockopt::curve_serverkey, server_key);
+      socket.set(zmq::sockopt::curve_publickey, own.public_key);
+      socket.set(zmq::sockopt::curve_secretkey, own.secret_key);
+    };
+  }
+  static void ExpectNotLetIn(NodeProcess& node, const std::string& counter,
+                             const std::string& line) {
+    EXPECT_TRUE(node.Answers("counter terrace_peer_" + counter, "1")) << node.Log();
+    EXPECT_EQ(LinesOf(node, line), 1u) << node.Log();
+    EXPECT_EQ(node.AskNumber("counter terrace_peer_sessions_opened_total"), 0u);
+  }
+
+  const PeerKeyPair pair_ = MakePeerKeyPair();
+  std::string secret_path_ = "/tmp/terrace-peer-key-XXXXXX";
+  NodeProcess guarded_{WithKeys()};
+};
+
+TEST_F(PeerKeys, OfAnotherGroup) {
+  const PeerKeyPair other = MakePeerKeyPair();
+  RawAsker asker(guarded_.port(), Using(other.public_key, other));
+  asker.Say(GoodHello(9));
+  ExpectNotLetIn(guarded_, "wrong_keys_total", "was not let in: its keys are not this group's");
+}
+TEST_F(PeerKeys, OfOneWhoKnowsOnlyThePublicKey) {
+  RawAsker asker(guarded_.port(), Using(pair_.public_key, MakePeerKeyPair()));
+  asker.Say(GoodHello(9));
+  ExpectNotLetIn(guarded_, "wrong_keys_total", "was not let in: its keys are not this group's");
+}
+TEST_F(PeerKeys, NoneWhereTheyAreWanted) {
+  RawAsker asker(guarded_.port());
+  asker.Say(GoodHello(9));
+  ExpectNotLetIn(guarded_, "strangers_total", "is no peer, or only one of the two has keys");
+}
+TEST_F(PeerKeys, SomeWhereThereAreNone) {
+  RawAsker asker(holder_.port(), Using(pair_.public_key, pair_));
+  asker.Say(GoodHello(9));
+  ExpectNotLetIn(holder_, "strangers_total", "is no peer, or only one of the two has keys");
+}
+TEST_F(PeerKeys, OfTheGroup) {
+  RawAsker asker(guarded_.port(), Using(pair_.public_key, pair_));
+  EXPECT_NE(asker.Ask<PeerWelcome>(GoodHello(9)).lease_ms, 0u);
+  EXPECT_EQ(guarded_.AskNumber("counter terrace_peer_wrong_keys_total"), 0u);
+  EXPECT_EQ(guarded_.AskNumber("counter terrace_peer_strangers_total"), 0u);
 }
 
 // It knows nothing that a holder says, and it ends the session of who says it.

@@ -24,6 +24,7 @@ struct PeerCounters {
   std::uint64_t sessions_refused = 0;
   std::uint64_t sessions_expired = 0;  // Not heard of, or their data link went.
   std::uint64_t bad_messages = 0;
+  std::uint64_t stale_messages = 0;  // Of sessions that had ended.
   std::uint64_t served_lookups = 0;
   std::uint64_t served_chunks = 0;    // Promised to peers.
   std::uint64_t overdue_lookups = 0;  // Answered with what was known when their time was over.

@@ -51,6 +51,7 @@ void PeerHolder::OnCall(const std::string& caller, std::span<const std::uint8_t>
     // It talks to our former life, or to a session that was given up.
     if (!std::holds_alternative<PeerBye>(message.value()) &&
         !std::holds_alternative<PeerRefusal>(message.value())) {
+      ++context_.counters->stale_messages;
       Refuse(caller, {context_.instance, "session", "none", "one that has ended"});
     }
     return;
@@ -168,10 +169,10 @@ void PeerHolder::Reply(const std::string& caller, const PeerMessage& message) {
 }
 
 void PeerHolder::Refuse(const std::string& caller, PeerRefusal refusal) {
-  if (const auto held_back = refusal_log_.Admit(context_.now())) {
+  if (const auto held_back = refusal_logs_[refusal.field].Admit(context_.now())) {
     TERRACE_LOG_WARN(
-        "a caller of the peer tier is refused: its {} is {}, here it is {} ({} more refused since "
-        "the last line)",
+        "a caller of the peer tier is refused: its {} is {}, here it is {} ({} more refused for "
+        "that since the last such line)",
         refusal.field, refusal.yours, refusal.theirs, *held_back);
   }
   static_cast<void>(context_.network->Reply(caller, EncodePeerMessage(refusal)));

@@ -121,7 +121,8 @@ class PeerHolder {
   std::unordered_map<RequestId, std::string> transfer_of_;
   std::vector<JobResult> finished_;
   std::uint64_t next_session_ = 1;
-  LogLimiter bad_message_log_, refusal_log_;
+  LogLimiter bad_message_log_;
+  std::map<std::string, LogLimiter> refusal_logs_;  // By field, of which there are a dozen.
   bool closed_ = false;
 };
 
