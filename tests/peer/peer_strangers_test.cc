@@ -297,6 +297,23 @@ TEST_F(PeerStrangers, LeasesOfOthersAndIndexesOutOfRangeAreGone) {
   ExpectService(1);
 }
 
+// It takes what it gets and gives nothing back, in as many questions as it may have.
+TEST_F(PeerStrangers, AGreedyAskerDoesNotStarveAModestOne) {
+  ExpectService(2);
+  RawAsker greedy(holder_.port());
+  EXPECT_NE(greedy.Ask<PeerWelcome>(GoodHello(9)).lease_ms, 0u);
+  for (std::uint64_t id = 1; id <= 20; ++id) {
+    greedy.Say(
+        PeerLookup{id, "", false, 20'000, PromptKeys(static_cast<std::uint32_t>(id % 3) + 1)});
+  }
+  EXPECT_NE(greedy.Hear<PeerAnswer>().lease, 0u);
+  EXPECT_TRUE(Becomes("deferred_lookups_total", 19));
+  EXPECT_EQ(Counter("leased_chunks"), kPromptChunks);
+  ExpectService(1);
+  EXPECT_EQ(LinesWith("an asker waits until it has given back some of its share"), 1u);
+  greedy.Say(PeerBye{});
+}
+
 // The crowd neither takes all descriptors, nor all time, nor the asker's service for good.
 class PeerCrowd : public PeerStrangers {
  protected:
