@@ -1,12 +1,16 @@
 // Who dials a node's ports and is no node, or one that means no good: those who mean well go on,
 // nothing is kept for the others, and the log stays readable.
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ringbuffer_sink.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
+#include <set>
 #include <string>
 #include <thread>
 
+#include "base/log.h"
 #include "terrace/peer_keys.h"
 #include "tests/peer/node_process.h"
 #include "tests/peer/raw_peers.h"
@@ -162,23 +166,76 @@ TEST_F(PeerStrangers, WhoSpeaksOutOfPlaceIsRefused) {
   other_model.fields.model = "another";
   other_model.identity[0] ^= 1;
   EXPECT_EQ(asker.Ask<PeerRefusal>(other_model).field, "model");
-  for (const auto change : std::initializer_list<void (*)(CacheIdentityFields&)>{
-           [](CacheIdentityFields& fields) { fields.dtype = "f64"; },
-           [](CacheIdentityFields& fields) { fields.layout = "upside down"; },
-           [](CacheIdentityFields& fields) { fields.layout_version = 9; },
-           [](CacheIdentityFields& fields) { fields.chunk_bytes = 1; }}) {
-    PeerHello hello = GoodHello(9);
-    change(hello.fields);
-    hello.identity[0] ^= 1;
-    EXPECT_NE(asker.Ask<PeerRefusal>(hello).field, "");
-  }
+  PeerHello liar = GoodHello(9);
+  liar.identity[0] ^= 1;
+  EXPECT_EQ(asker.Ask<PeerRefusal>(liar).field, "identity");
   EXPECT_EQ(asker.Ask<PeerRefusal>(PeerLookup{1, "", false, 100, PromptKeys(1)}).field, "session");
   EXPECT_EQ(asker.Ask<PeerRefusal>(PeerRenew{{1, 2, 3}}).field, "session");
-  EXPECT_EQ(Counter("sessions_refused_total"), 6u);
+  EXPECT_EQ(Counter("sessions_refused_total"), 3u);
   EXPECT_EQ(Counter("stale_messages_total"), 2u);
   EXPECT_EQ(LinesWith("is refused: its session is one that has ended"), 1u)
       << "the others are counted, a minute long";
+  EXPECT_EQ(LinesWith("is refused: its version is 77, here it is " +
+                      std::to_string(kPeerProtocolVersion) + " "),
+            1u)
+      << holder_.Log();
+  EXPECT_EQ(LinesWith("is refused: its identity is another digest of equal fields"), 1u);
   ExpectService(2);
+}
+
+// Both sides say which field it is, and what it is on either side.
+TEST(PeerWrongHello, EachFieldIsNamedByBothSides) {
+  using Fields = CacheIdentityFields;
+  struct Row {
+    const char* field;
+    void (*change)(Fields&);
+    const char* holders;
+    const char* askers;
+  };
+  const Row rows[] = {
+      {"model", [](Fields& f) { f.model = "test/other"; }, "test/model", "test/other"},
+      {"revision", [](Fields& f) { f.revision = "r2"; }, "r1", "r2"},
+      {"dtype", [](Fields& f) { f.dtype = "f64"; }, "f16", "f64"},
+      {"layout", [](Fields& f) { f.layout = "upside down"; }, "plain", "upside down"},
+      {"layout_version", [](Fields& f) { f.layout_version = 9; }, "1", "9"},
+      {"tokens_per_chunk", [](Fields& f) { f.tokens_per_chunk = 32; }, "64", "32"},
+      {"chunk_bytes", [](Fields& f) { f.chunk_bytes = 600'000; }, "300000", "600000"},
+      {"shard", [](Fields& f) { f.shard_count = 2; }, "0 of 1", "0 of 2"},
+      {"shard", [](Fields& f) { f.shard_index = 1, f.shard_count = 2; }, "0 of 1", "1 of 2"},
+      {"engine", [](Fields& f) { f.engine = "other"; }, "test", "other"},
+      // The first that differs.
+      {"model", [](Fields& f) { f.model = "m", f.dtype = "f64"; }, "test/model", "m"}};
+  // There before any thread that logs.
+  const auto lines = std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(1'000);
+  Log().sinks().push_back(lines);
+  {
+    NodeProcess holder({.plane = "tcp"});
+    holder.Ask("store 1");
+    std::uint64_t refused = 0;
+    std::set<std::string> told;
+    for (const Row& row : rows) {
+      const std::string holders = row.holders, askers = row.askers, field = row.field;
+      TestNode asker({.plane = "tcp", .change_identity = row.change});
+      EXPECT_EQ(asker.Fetch(PromptKeys(1), holder.route()), 0u);
+      EXPECT_TRUE(asker.Becomes("terrace_peer_refusals_total", 1)) << row.field;
+      EXPECT_EQ(asker.Counter("terrace_peer_failures_total"), 1u);
+      EXPECT_EQ(holder.AskNumber("counter terrace_peer_sessions_refused_total"), ++refused);
+      const auto all = lines->last_formatted();
+      const std::string wanted = "peer " + holder.address() + ": it refused this node: " + field +
+                                 " is " + holders + " there and " + askers + " here; ";
+      EXPECT_EQ(std::count_if(all.begin(), all.end(),
+                              [&](const auto& line) { return line.find(wanted) != line.npos; }),
+                1)
+          << wanted;
+      const bool is_first = told.insert(field).second;
+      const bool is_told =
+          holder.Log().find("a caller of the peer tier is refused: its " + field + " is " + askers +
+                            ", here it is " + holders + " ") != std::string::npos;
+      EXPECT_EQ(is_told, is_first) << "one line a field, a minute\n" << holder.Log();
+    }
+    EXPECT_EQ(holder.AskNumber("counter terrace_peer_sessions_opened_total"), 0u);
+  }
+  Log().sinks().pop_back();
 }
 
 // Whose keys differ, or who has none: they read nothing, and the holder says so.
