@@ -14,6 +14,7 @@
 // together pin at most half of the slots.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <span>
 
@@ -50,6 +51,10 @@ class TierServer {
   // Nothing follows for this request; jobs may still be under way.
   // Cost: O(tiers).
   virtual void FinishRequest(const Request& request) = 0;
+
+  // How many slots all jobs for peers together may pin. Constant, at least one. Whoever serves
+  // several peers lets none of them have all of it.
+  virtual std::size_t SlotsForPeers() const = 0;
 
   // True if the round should end now: the budget is used up, or the engine waits.
   virtual bool ShouldYield() const = 0;

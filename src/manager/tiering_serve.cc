@@ -48,8 +48,7 @@ class TieringManager::Server final : public TierServer {
       yielded_ = true;
       return std::nullopt;
     }
-    if (manager_.slots_serving_ + keys.size() >
-        manager_.SlotsOf(manager_.options_.serving_slots_percent)) {
+    if (manager_.slots_serving_ + keys.size() > SlotsForPeers()) {
       ++manager_.tiers_[tier_]->guard.stats().serve_refusals;
       return std::nullopt;
     }
@@ -75,6 +74,11 @@ class TieringManager::Server final : public TierServer {
     if (Find(request, "finished a request") == nullptr) return;
     active_ = true;
     manager_.FinishRequest(request.id);
+  }
+
+  std::size_t SlotsForPeers() const override {
+    manager_.AssertHeld();
+    return manager_.SlotsOf(manager_.options_.serving_slots_percent);
   }
 
   bool ShouldYield() const override {

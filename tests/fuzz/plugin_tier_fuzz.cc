@@ -76,7 +76,8 @@ terrace_tier_status Create(const terrace_tier_host* host, terrace_tier_text, ter
   if (g_bytes.Byte() > 0xc0) info->source = g_bytes.Answer();
   if (g_bytes.Byte() > 0x80) info->serves_external_requests = g_bytes.Byte() > 0xf0 ? 2 : 1;
   if (g_bytes.Byte() > 0xe0) info->event_descriptor = g_bytes.Answer() - 2;
-  // Last, since what throws or says otherwise leaves nothing behind: Terrace owns it once this says ok.
+  // Last, since what throws or says otherwise leaves nothing behind: Terrace owns it once this says
+  // ok.
   if (answer == TERRACE_TIER_OK && g_bytes.Byte() < 0xf8) *tier = new terrace_tier;
   return answer;
 }
@@ -232,6 +233,7 @@ class Driver final : public TierServer {
     return job;
   }
   void FinishRequest(const Request&) override {}
+  std::size_t SlotsForPeers() const override { return 4; }
   bool ShouldYield() const override { return false; }
 
  private:

@@ -23,7 +23,8 @@ namespace {
 using ::testing::HasSubstr;
 using testing_support::Keys;
 
-constexpr std::size_t kChunks = 40;
+// More than a data link asks for at a time, no more than the share of one of two askers.
+constexpr std::size_t kChunks = 34;
 
 TestNodeOptions Over(const std::string& plane, const std::string& dtype = "f16") {
   TestNodeOptions options;

@@ -202,7 +202,13 @@ TEST_P(PeerProcessesOverEach, BothAreRestarted) {
   EXPECT_TRUE(b.Answers("left", "-"));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PeerProcessesOverEach, ::testing::Values("shared_memory", "tcp"));
+INSTANTIATE_TEST_SUITE_P(All, PeerProcessesOverEach,
+                         ::testing::Values("shared_memory", "tcp"
+#ifdef TERRACE_WITH_UCX
+                                           ,
+                                           "ucx"
+#endif
+                                           ));
 
 TEST(PeerProcesses, AHolderIsStoppedInAFetchAndContinued) {
   ProxiedPorts ports;

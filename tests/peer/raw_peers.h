@@ -63,7 +63,11 @@ inline std::optional<PeerMessage> NextMessage(zmq::socket_t& socket) {
 // Confined to its thread.
 class RawAsker {
  public:
-  explicit RawAsker(std::uint32_t port) : socket_(context_, zmq::socket_type::dealer) {
+  explicit RawAsker(std::uint32_t port) : RawAsker(port, [](zmq::socket_t&) {}) {}
+  template <typename Prepare>  // Of the socket, before it connects.
+  RawAsker(std::uint32_t port, const Prepare& prepare)
+      : socket_(context_, zmq::socket_type::dealer) {
+    prepare(socket_);
     socket_.set(zmq::sockopt::linger, 0);
     socket_.set(zmq::sockopt::rcvtimeo,
                 static_cast<int>(std::chrono::milliseconds(kPatience).count()));

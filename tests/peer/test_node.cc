@@ -24,9 +24,10 @@ using Clock = std::chrono::steady_clock;
   std::abort();
 }
 
-CacheIdentity Identity(const std::string& dtype) {
+CacheIdentity Identity(const TestNodeOptions& options) {
   CacheIdentityFields fields = TestIdentityFields(kNodeChunkBytes);
-  fields.dtype = dtype;
+  fields.dtype = options.dtype;
+  if (options.change_identity) options.change_identity(fields);
   return CacheIdentity::Create(fields).value();
 }
 
@@ -81,7 +82,7 @@ TestNode::TestNode(const TestNodeOptions& options)
       (options.more.empty() ? "" : ", " + options.more) + "}]}";
   auto config = ParseNodeConfig(json);
   if (!config.ok()) GiveUp(config.error().message);
-  auto node = Node::Create(config.value(), Identity(options.dtype));
+  auto node = Node::Create(config.value(), Identity(options));
   if (!node.ok()) GiveUp(node.error().message);
   node_ = std::move(node).value();
 }

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,7 +20,8 @@ struct TestNodeOptions {
   std::string plane = "auto";
   std::string more;  // Of the peer tier's configuration: `"lease_ms": 500, "data_port": 7`.
   std::string dtype = "f16";
-  std::uint32_t port = 0;  // 0: one that is free.
+  std::function<void(CacheIdentityFields&)> change_identity;  // May be empty. Not of a process.
+  std::uint32_t port = 0;                                     // 0: one that is free.
 };
 
 // What a test of faults waits for is bounded by these, in ms.

@@ -21,6 +21,12 @@ namespace terrace {
 // A connection that we asked for; never used twice.
 using LinkId = StrongId<struct LinkIdTag, std::uint64_t>;
 
+struct StrangerCounts {
+  // Silent, too slow, of another protocol; without keys where they are wanted, or the reverse.
+  std::uint64_t unknown = 0;
+  std::uint64_t wrong_keys = 0;
+};
+
 // Thread-compatible: used under the manager's lock.
 class ControlNetwork {
  public:
@@ -60,6 +66,8 @@ class ControlNetwork {
 
   // How often it let nobody in for a while, since too many were there.
   virtual std::uint64_t times_deaf() const { return 0; }
+  // Those that came by its port and got no further, since it began.
+  virtual StrangerCounts strangers() const { return {}; }
 };
 
 }  // namespace terrace

@@ -95,6 +95,8 @@ class DataPlane {
   virtual void Close(DataLinkId link) = 0;
   // Appends what happened since the last call. Cost when there is nothing: one atomic load.
   virtual void Take(std::vector<DataEvent>& events) = 0;
+  // Holder: connections that did not become a link, since it began.
+  virtual std::uint64_t refused_connections() const { return 0; }
 
   // Closes all links of both sides, joins the threads. Idempotent. False if something still runs at
   // the end of `timeout`.

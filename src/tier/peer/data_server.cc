@@ -59,6 +59,7 @@ class DataServer::Loop {
     MutexLock lock(mutex_);
     refusal_ = std::move(why);
   }
+  std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
   void Run() {
     poller_.Watch(wake_, kWakeId, EPOLLIN, EPOLL_CTL_ADD);
@@ -130,12 +131,12 @@ class DataServer::Loop {
         return;
       }
       if (shared_.open_links >= options_.links_max) {
-        Refused("there are too many links");
+        Refused(crowd_log_, "there are too many links");
         continue;
       }
       if (options_.check_connection) {
         if (auto checked = options_.check_connection(fd.get()); !checked.ok()) {
-          Refused(checked.error().message);
+          Refused(wrong_log_, checked.error().message);
           continue;
         }
       }
@@ -147,7 +148,7 @@ class DataServer::Loop {
     if (strangers_.size() >= options_.strangers_max) {
       links_.erase(strangers_.front());
       strangers_.pop_front();
-      Refused("too many connections have not shown a token yet; the oldest gave way");
+      Refused(crowd_log_, "too many connections have not shown a token yet; the oldest gave way");
     }
     const std::uint64_t id = next_id_++;
     strangers_.push_back(id);
@@ -188,7 +189,11 @@ class DataServer::Loop {
     for (auto at = links_.begin(); at != links_.end();) {
       HolderLink& link = *at->second;
       if (link.over()) {
-        link.open() ? Lost(link.why_over()) : Refused(link.why_over());
+        if (link.open()) {
+          Lost(link.why_over());
+        } else {
+          Refused(link.was_silent() ? silent_log_ : wrong_log_, link.why_over());
+        }
         at = links_.erase(at);
         continue;
       }
@@ -204,8 +209,10 @@ class DataServer::Loop {
     if (std::exchange(shared_.something_ended, false) && on_event_) on_event_();
   }
 
-  void Refused(std::string_view why) {
-    if (const auto held_back = refused_log_.Admit(Clock::now())) {
+  // `log`: of its kind.
+  void Refused(LogLimiter& log, std::string_view why) {
+    refused_.fetch_add(1, std::memory_order_relaxed);
+    if (const auto held_back = log.Admit(Clock::now())) {
       TERRACE_LOG_WARN(
           "peer data plane {}: a connection was refused: {} ({} more since the last "
           "such line)",
@@ -234,13 +241,14 @@ class DataServer::Loop {
   bool paused_ = false;
   Clock::time_point resume_at_{};
   Clock::time_point next_check_{};
-  LogLimiter refused_log_;
+  LogLimiter crowd_log_, silent_log_, wrong_log_;
   LogLimiter lost_log_;
 
   Mutex mutex_;
   std::optional<std::vector<std::byte>> detail_ TERRACE_GUARDED_BY(mutex_);
   std::string refusal_ TERRACE_GUARDED_BY(mutex_);
   std::atomic<bool> stopping_ = false;  // Release and acquire, though nothing else depends on it.
+  std::atomic<std::uint64_t> refused_ = 0;  // Relaxed: it only counts.
 };
 
 Result<std::unique_ptr<DataServer>> DataServer::Start(UniqueFd listener, DataServerOptions options,
@@ -275,6 +283,8 @@ void DataServer::Refuse(std::string why) {
   loop_->SetRefusal(std::move(why));
   (void)::eventfd_write(wake_.get(), 1);
 }
+
+std::uint64_t DataServer::refused_connections() const { return loop_->refused(); }
 
 bool DataServer::Shutdown(std::chrono::steady_clock::time_point deadline) {
   if (!thread_.runs()) return true;

@@ -57,6 +57,9 @@ class DataServer {
   // Instead: they are hung up on.
   void Refuse(std::string why);
 
+  // Connections that did not become a link, since it began.
+  std::uint64_t refused_connections() const;
+
   // Closes every link and ends the thread. False if that takes longer than until `deadline`.
   [[nodiscard]] bool Shutdown(std::chrono::steady_clock::time_point deadline);
 

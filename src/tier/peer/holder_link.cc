@@ -41,7 +41,7 @@ std::uint32_t HolderLink::awaited_events() const {
 
 void HolderLink::OnReady(std::uint32_t events) {
   if ((events & (EPOLLERR | EPOLLHUP)) != 0 && (events & EPOLLIN) == 0) {
-    return End("the asker is gone");
+    return EndSilent("the asker is gone");
   }
   if ((events & EPOLLOUT) != 0) blocked_ = false;
   if ((events & (EPOLLIN | EPOLLHUP)) != 0) Receive();
@@ -65,7 +65,7 @@ void HolderLink::Turn() {
 void HolderLink::Check(TimePoint now) {
   if (!session_) {
     // One that has shown its token waits for us.
-    if (!shown_ && now >= show_token_by_) End("it showed no token in time");
+    if (!shown_ && now >= show_token_by_) EndSilent("it showed no token in time");
     return;
   }
   if (!shared_.leases.IsOpen(*session_)) return End("its session has ended");
@@ -83,9 +83,9 @@ void HolderLink::Check(TimePoint now) {
 void HolderLink::Receive() {
   const ssize_t size =
       ::recv(fd_.get(), in_.data() + in_size_, in_.size() - in_size_, MSG_DONTWAIT);
-  if (size == 0 && in_size_ < in_.size()) return End("the asker hung up");
+  if (size == 0 && in_size_ < in_.size()) return EndSilent("the asker hung up");
   if (size < 0) {
-    if (!IsTransient(errno)) End(ErrnoText("the asker is gone"));
+    if (!IsTransient(errno)) EndSilent(ErrnoText("the asker is gone"));
     return;
   }
   in_size_ += static_cast<std::size_t>(size);

@@ -54,6 +54,8 @@ class HolderLink {
   // Whether it is over, and why, for a person.
   bool over() const { return !why_over_.empty(); }
   const std::string& why_over() const { return why_over_; }
+  // Pre: over, and it was never open. Whether it said nothing, rather than something wrong.
+  bool was_silent() const { return was_silent_; }
 
   // After the socket became readable or writable.
   void OnReady(std::uint32_t events);
@@ -104,6 +106,10 @@ class HolderLink {
   void End(std::string why) {
     if (why_over_.empty()) why_over_ = std::move(why);
   }
+  void EndSilent(std::string why) {
+    was_silent_ = !over();
+    End(std::move(why));
+  }
 
   const UniqueFd fd_;
   HolderShared& shared_;
@@ -111,6 +117,7 @@ class HolderLink {
   std::optional<DataOpen> shown_;  // Until it can be answered.
   std::optional<SessionId> session_;
   std::string why_over_;
+  bool was_silent_ = false;
   bool blocked_ = false;  // The socket takes no more.
   bool descriptor_due_ = false;
 

@@ -45,6 +45,7 @@ LeaseId LeaseTable::Add(SessionId session, std::span<const ChunkKey> keys,
   TERRACE_CHECK(found != sessions_.end(), "a lease for no session");
   const LeaseId id(next_lease_++);
   const auto added = leases_.emplace(id, std::move(lease)).first;
+  chunks_of_[session] += static_cast<std::uint32_t>(added->second.chunks.size());
   found->second.leases.push_back(id);
   if (closed_) Revoke(added);
   return id;
@@ -106,6 +107,12 @@ LeaseTable::Counts LeaseTable::counts() const {
     counts.reads += lease.reads;
   }
   return counts;
+}
+
+std::uint32_t LeaseTable::ChunksOf(SessionId session) const {
+  MutexLock lock(mutex_);
+  const auto found = chunks_of_.find(session);
+  return found == chunks_of_.end() ? 0 : found->second;
 }
 
 std::optional<SessionId> LeaseTable::OpenLink(const SessionToken& token) {
@@ -173,6 +180,10 @@ void LeaseTable::Revoke(Leases::iterator lease) {
   }
   if (lease->second.reads > 0) return;
   std::move(lease->second.results.begin(), lease->second.results.end(), std::back_inserter(ended_));
+  if (const auto of = chunks_of_.find(lease->second.session);
+      (of->second -= static_cast<std::uint32_t>(lease->second.chunks.size())) == 0) {
+    chunks_of_.erase(of);
+  }
   leases_.erase(lease);
 }
 

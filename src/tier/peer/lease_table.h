@@ -66,6 +66,8 @@ class LeaseTable {
     std::uint32_t sessions = 0, leases = 0, chunks = 0, reads = 0;
   };
   Counts counts() const;  // Of leases that have not ended, or are still read.
+  // Of these, the chunks of one session.
+  std::uint32_t ChunksOf(SessionId session) const;
 
   // --- Data planes, from any thread.
 
@@ -114,6 +116,7 @@ class LeaseTable {
   std::unordered_map<SessionId, Session> sessions_ TERRACE_GUARDED_BY(mutex_);
   std::map<SessionToken, SessionId> by_token_ TERRACE_GUARDED_BY(mutex_);
   Leases leases_ TERRACE_GUARDED_BY(mutex_);
+  std::unordered_map<SessionId, std::uint32_t> chunks_of_ TERRACE_GUARDED_BY(mutex_);  // None if 0.
   std::vector<JobResult> ended_ TERRACE_GUARDED_BY(mutex_);
   std::vector<SessionId> lost_ TERRACE_GUARDED_BY(mutex_);
   std::uint64_t next_lease_ TERRACE_GUARDED_BY(mutex_) = 1;

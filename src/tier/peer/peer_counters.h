@@ -23,13 +23,20 @@ struct PeerCounters {
   std::uint64_t sessions_opened = 0;
   std::uint64_t sessions_refused = 0;
   std::uint64_t sessions_expired = 0;  // Not heard of, or their data link went.
+  std::uint64_t sessions_silent = 0;   // Of these, the former.
   std::uint64_t bad_messages = 0;
+  std::uint64_t stale_messages = 0;  // Of sessions that had ended.
   std::uint64_t served_lookups = 0;
   std::uint64_t served_chunks = 0;    // Promised to peers.
   std::uint64_t overdue_lookups = 0;  // Answered with what was known when their time was over.
   std::uint64_t expired_leases = 0;
-  std::uint64_t parked_chunks = 0;     // Kept for a decoder.
-  std::uint64_t unclaimed_chunks = 0;  // Of these, those that nobody came for.
+  // Limits.
+  std::uint64_t refused_lookups = 0;    // Too many of one asker were open.
+  std::uint64_t deferred_lookups = 0;   // Their asker has its share of host memory already.
+  std::uint64_t over_share_chunks = 0;  // Of questions for more than that share.
+  std::uint64_t refused_transfers = 0;  // Too many were kept.
+  std::uint64_t parked_chunks = 0;      // Kept for a decoder.
+  std::uint64_t unclaimed_chunks = 0;   // Of these, those that nobody came for.
 };
 
 }  // namespace terrace

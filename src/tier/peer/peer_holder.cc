@@ -14,6 +14,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr std::size_t kQuestionsMax = 64;  // Of a session; more are answered "no" at once.
+// Of what peers together may pin, a session may pin this part, if it is not alone.
+constexpr std::size_t kShareParts = 2;
 constexpr std::size_t kTransfersMax = 4096;
 // An asker says every 5 s that it lives.
 constexpr seconds kSilenceMax{30};
@@ -51,6 +53,7 @@ void PeerHolder::OnCall(const std::string& caller, std::span<const std::uint8_t>
     // It talks to our former life, or to a session that was given up.
     if (!std::holds_alternative<PeerBye>(message.value()) &&
         !std::holds_alternative<PeerRefusal>(message.value())) {
+      ++context_.counters->stale_messages;
       Refuse(caller, {context_.instance, "session", "none", "one that has ended"});
     }
     return;
@@ -134,6 +137,13 @@ std::optional<PeerRefusal> PeerHolder::FaultOf(const PeerHello& hello) const {
 void PeerHolder::On(Session& session, const std::string& caller, PeerLookup lookup) {
   const std::size_t count = lookup.keys.size();
   if (session.questions.size() >= kQuestionsMax) {
+    ++context_.counters->refused_lookups;
+    if (const auto held_back = questions_log_.Admit(context_.now())) {
+      TERRACE_LOG_WARN(
+          "peer tier: an asker has {} questions open, and is answered that none of what it asks "
+          "more is here ({} more such since the last line)",
+          kQuestionsMax, *held_back);
+    }
     return Reply(caller, PeerAnswer{lookup.id, 0, std::vector<std::uint8_t>((count + 7) / 8)});
   }
   const TimePoint now = context_.now();
@@ -168,10 +178,10 @@ void PeerHolder::Reply(const std::string& caller, const PeerMessage& message) {
 }
 
 void PeerHolder::Refuse(const std::string& caller, PeerRefusal refusal) {
-  if (const auto held_back = refusal_log_.Admit(context_.now())) {
+  if (const auto held_back = refusal_logs_[refusal.field].Admit(context_.now())) {
     TERRACE_LOG_WARN(
-        "a caller of the peer tier is refused: its {} is {}, here it is {} ({} more refused since "
-        "the last line)",
+        "a caller of the peer tier is refused: its {} is {}, here it is {} ({} more refused for "
+        "that since the last such line)",
         refusal.field, refusal.yours, refusal.theirs, *held_back);
   }
   static_cast<void>(context_.network->Reply(caller, EncodePeerMessage(refusal)));
@@ -220,7 +230,7 @@ bool PeerHolder::ServeSession(Sessions::iterator session, TierServer& server) {
       continue;
     }
     if (server.ShouldYield()) return false;
-    const bool goes_on = LookUp(question, server);
+    const bool goes_on = LookUp(session->second, question, server);
     if (question.open > 0 && now < question.deadline) {
       if (!goes_on) return false;
       question.pause = std::clamp(question.pause * 2, kPauseMin, kPauseMax);
@@ -242,7 +252,7 @@ bool PeerHolder::ServeSession(Sessions::iterator session, TierServer& server) {
 
 // Asks for what is open, and pins what is found before anybody else gets the lock. False if the
 // round should end.
-bool PeerHolder::LookUp(Question& question, TierServer& server) {
+bool PeerHolder::LookUp(const Session& session, Question& question, TierServer& server) {
   if (!question.request) question.request = server.BeginRequest();
   const bool computed = IsStillComputed(question.lookup);
   std::vector<std::size_t> found;
@@ -264,11 +274,27 @@ bool PeerHolder::LookUp(Question& question, TierServer& server) {
         break;
     }
   }
-  return Pin(question, found, server) && goes_on;
+  return Pin(session, question, found, server) && goes_on;
 }
 
-bool PeerHolder::Pin(Question& question, std::vector<std::size_t>& found, TierServer& server) {
+bool PeerHolder::Pin(const Session& session, Question& question, std::vector<std::size_t>& found,
+                     TierServer& server) {
+  const std::size_t parts = sessions_.size() > 1 ? kShareParts : 1;
+  const std::size_t share = std::max<std::size_t>(server.SlotsForPeers() / parts, 1);
+  std::size_t own = 0;
+  for (const TransferJob& job : question.jobs) own += job.keys.size();
+  // It will never have these: the asker computes them, and does not wait.
+  while (own + found.size() > share) {
+    question.known[found.back()] = Known::kMissing;
+    --question.open;
+    ++context_.counters->over_share_chunks;
+    found.pop_back();
+  }
   if (found.empty()) return true;
+  if (PinnedBy(session) + found.size() > share) {
+    Defer(question, share);
+    return true;
+  }
   std::vector<ChunkKey> keys;
   for (const std::size_t i : found) keys.push_back(question.lookup.keys[i]);
   auto job = server.CreateStoreJob(keys, *question.request);
@@ -278,6 +304,25 @@ bool PeerHolder::Pin(Question& question, std::vector<std::size_t>& found, TierSe
   for (const std::size_t i : found) question.known[i] = Known::kFound;
   question.open -= found.size();
   return true;
+}
+
+std::size_t PeerHolder::PinnedBy(const Session& session) const {
+  std::size_t pinned = context_.leases->ChunksOf(session.id);
+  for (const Question& question : session.questions) {
+    for (const TransferJob& job : question.jobs) pinned += job.keys.size();
+  }
+  return pinned;
+}
+
+void PeerHolder::Defer(Question& question, std::size_t share) {
+  if (std::exchange(question.deferred, true)) return;
+  ++context_.counters->deferred_lookups;
+  if (const auto held_back = share_log_.Admit(context_.now())) {
+    TERRACE_LOG_WARN(
+        "peer tier: an asker waits until it has given back some of its share of {} chunks ({} more "
+        "such since the last line)",
+        share, *held_back);
+  }
 }
 
 // Whether what is missing may still come, because this node computes it for the asker, or is about
@@ -328,8 +373,16 @@ StoreInterest PeerHolder::OnNewRequest(const Request& request) {
   if (request.route == nullptr || request.route->keep_for_transfer.empty() || closed_)
     return StoreInterest::kNothing;
   const std::string name = request.route->keep_for_transfer.substr(0, kPeerTextMax);
-  if (!transfers_.contains(name) && transfers_.size() >= kTransfersMax)
+  if (!transfers_.contains(name) && transfers_.size() >= kTransfersMax) {
+    ++context_.counters->refused_transfers;
+    if (const auto held_back = transfers_log_.Admit(context_.now())) {
+      TERRACE_LOG_WARN(
+          "peer tier: {} transfers are remembered, and one more is not kept for its decoder ({} "
+          "more such since the last line)",
+          kTransfersMax, *held_back);
+    }
     return StoreInterest::kNothing;
+  }
   Transfer& transfer = transfers_[name];
   ++transfer.running;
   transfer.given_up = false;
@@ -391,8 +444,10 @@ void PeerHolder::Tick() {
   for (auto session = sessions_.begin(); session != sessions_.end();) {
     const auto next = std::next(session);
     const bool is_lost = std::find(lost.begin(), lost.end(), session->second.id) != lost.end();
-    if (is_lost || now - session->second.heard_at > kSilenceMax) {
+    const bool is_silent = now - session->second.heard_at > kSilenceMax;
+    if (is_lost || is_silent) {
       ++context_.counters->sessions_expired;
+      if (!is_lost) OnSilence();
       const std::string caller = session->first;
       EndSession(session);
       static_cast<void>(
@@ -413,6 +468,16 @@ void PeerHolder::Tick() {
     } else {
       ++transfer;
     }
+  }
+}
+
+void PeerHolder::OnSilence() {
+  ++context_.counters->sessions_silent;
+  if (const auto held_back = silence_log_.Admit(context_.now())) {
+    TERRACE_LOG_WARN(
+        "peer tier: an asker said nothing for {} s, and its session is over ({} more such since "
+        "the last line)",
+        kSilenceMax.count(), *held_back);
   }
 }
 

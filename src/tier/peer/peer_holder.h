@@ -4,6 +4,10 @@
 // is pinned at once, in the same hold of the lock, and handed over as a lease. A chunk on this
 // node's disk becomes a hit when it was promoted; one that this node computes for the asker
 // (`wait`) when it was stored.
+//
+// While there is another asker, none can have all that peers together may pin: a session pins at
+// most half of it, and its next questions wait for what it gives back. The other limits stand in
+// docs/peers.md.
 #pragma once
 
 #include <deque>
@@ -73,6 +77,7 @@ class PeerHolder {
     std::size_t open = 0;      // Of these.
     std::optional<Request> request;
     std::vector<TransferJob> jobs;  // Pin what was found.
+    bool deferred = false;          // Was, at least once.
   };
   struct Session {
     SessionId id;
@@ -105,13 +110,17 @@ class PeerHolder {
   void Drop(Question& question);
 
   bool ServeSession(Sessions::iterator session, TierServer& server);
-  bool LookUp(Question& question, TierServer& server);
-  bool Pin(Question& question, std::vector<std::size_t>& found, TierServer& server);
+  bool LookUp(const Session& session, Question& question, TierServer& server);
+  bool Pin(const Session& session, Question& question, std::vector<std::size_t>& found,
+           TierServer& server);
+  std::size_t PinnedBy(const Session& session) const;
+  void Defer(Question& question, std::size_t share);
   bool IsStillComputed(const PeerLookup& lookup) const;
   void Answer(const std::string& caller, Session& session, Question& question, TierServer& server);
   void Claim(const std::string& transfer_id, const Question& question);
   void GiveUp(Transfer& transfer);
   void EndStore(const TransferJob& job);
+  void OnSilence();
 
   const PeerHolderContext& context_;
   Sessions sessions_;
@@ -121,7 +130,8 @@ class PeerHolder {
   std::unordered_map<RequestId, std::string> transfer_of_;
   std::vector<JobResult> finished_;
   std::uint64_t next_session_ = 1;
-  LogLimiter bad_message_log_, refusal_log_;
+  LogLimiter bad_message_log_, questions_log_, share_log_, transfers_log_, silence_log_;
+  std::map<std::string, LogLimiter> refusal_logs_;  // By field, of which there are a dozen.
   bool closed_ = false;
 };
 

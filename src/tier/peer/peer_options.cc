@@ -32,7 +32,7 @@ std::vector<std::pair<std::string, std::string>> FaultsOf(const PeerTierConfig& 
   if (has_public && (config.public_key.size() != kKeySize ||
                      config.public_key.find_first_not_of(kZ85) != std::string::npos)) {
     faults.emplace_back("public_key",
-                        "must be 40 characters of Z85, as \"curve_keygen\" prints them");
+                        "must be 40 characters of Z85, as \"terrace peer-keys FILE\" prints them");
   }
   if (has_public && !has_secret) {
     faults.emplace_back("secret_key_file",

@@ -40,6 +40,7 @@ TEST(PeerOptions, APublicKeyIs40CharactersOfZ85AndIsNotRepeated) {
     config.public_key = wrong;
     EXPECT_THAT(FaultsOf(config),
                 ElementsAre(Pair("public_key", testing::AllOf(HasSubstr("40 characters of Z85"),
+                                                              HasSubstr("terrace peer-keys"),
                                                               Not(HasSubstr("kkkk"))))))
         << wrong;
   }

@@ -168,6 +168,9 @@ void PeerTier::TellEngine() {
 
 std::vector<CounterValue> PeerTier::Counters() const {
   const PeerCounters& c = counters_;
+  const StrangerCounts strangers = parts_.network->strangers();
+  std::uint64_t refused_connections = 0;
+  for (const auto& plane : parts_.planes) refused_connections += plane->refused_connections();
   const LeaseTable::Counts leases = parts_.leases->counts();
   return {{"terrace_peer_lookups_total", c.lookups},
           {"terrace_peer_asked_chunks_total", c.asked_chunks},
@@ -184,12 +187,21 @@ std::vector<CounterValue> PeerTier::Counters() const {
           {"terrace_peer_sessions_opened_total", c.sessions_opened},
           {"terrace_peer_sessions_refused_total", c.sessions_refused},
           {"terrace_peer_sessions_expired_total", c.sessions_expired},
+          {"terrace_peer_silent_sessions_total", c.sessions_silent},
           {"terrace_peer_sessions", holder_.session_count()},
           {"terrace_peer_bad_messages_total", c.bad_messages},
+          {"terrace_peer_stale_messages_total", c.stale_messages},
           {"terrace_peer_port_closed_total", parts_.network->times_deaf()},
+          {"terrace_peer_strangers_total", strangers.unknown},
+          {"terrace_peer_wrong_keys_total", strangers.wrong_keys},
+          {"terrace_peer_refused_data_connections_total", refused_connections},
           {"terrace_peer_served_lookups_total", c.served_lookups},
           {"terrace_peer_served_chunks_total", c.served_chunks},
           {"terrace_peer_overdue_lookups_total", c.overdue_lookups},
+          {"terrace_peer_refused_lookups_total", c.refused_lookups},
+          {"terrace_peer_deferred_lookups_total", c.deferred_lookups},
+          {"terrace_peer_over_share_chunks_total", c.over_share_chunks},
+          {"terrace_peer_refused_transfers_total", c.refused_transfers},
           {"terrace_peer_expired_leases_total", c.expired_leases},
           {"terrace_peer_leases", leases.leases},
           {"terrace_peer_leased_chunks", leases.chunks},

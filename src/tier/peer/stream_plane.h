@@ -32,6 +32,7 @@ class StreamPlane : public DataPlane {
   void Read(DataLinkId link, std::span<const ChunkRead> reads) final { client_->Read(link, reads); }
   void Close(DataLinkId link) final { client_->Close(link); }
   void Take(std::vector<DataEvent>& events) final { client_->Take(events); }
+  std::uint64_t refused_connections() const final { return server_->refused_connections(); }
   bool Shutdown(std::chrono::milliseconds timeout) override {
     const auto deadline = DeadlineIn(timeout);
     const bool asks_no_more = client_->Shutdown(deadline);

@@ -34,6 +34,7 @@ class UcxPlane final : public DataPlane {
   }
   void Close(DataLinkId link) override { links_.Close(link); }
   void Take(std::vector<DataEvent>& events) override { links_.Take(events); }
+  std::uint64_t refused_connections() const override { return links_.refused_connections(); }
   bool Shutdown(std::chrono::milliseconds timeout) override {
     const auto deadline = DeadlineIn(timeout);
     const bool no_links = links_.Shutdown(timeout);

@@ -36,7 +36,9 @@ Result<void> ZmqDoor::Open(zmq::context_t& context, zmq::socket_t& socket, const
   if (!given.valid() || !FillSpare() || ::listen(listener_.get(), kBacklog) != 0) {
     return ErrnoError("listen for peers on " + host, errno);
   }
-  const int events = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED | ZMQ_EVENT_DISCONNECTED;
+  const int events = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED | ZMQ_EVENT_DISCONNECTED |
+                     ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                     ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
   if (zmq_socket_monitor(socket.handle(), kNewsEndpoint, events) != 0) throw zmq::error_t();
   news_ = zmq::socket_t(context, zmq::socket_type::pair);
   news_.set(zmq::sockopt::linger, 0);
@@ -79,15 +81,61 @@ bool ZmqDoor::TakeNews() {
     if (event.size() < sizeof number + sizeof value) continue;
     std::memcpy(&number, event.data(), sizeof number);
     std::memcpy(&value, static_cast<const char*>(event.data()) + sizeof number, sizeof value);
-    if (number == ZMQ_EVENT_ACCEPTED) {
-      inside_.insert(value);
-    } else if (number == ZMQ_EVENT_DISCONNECTED) {
-      inside_.erase(value);
-    } else if (value == EMFILE || value == ENFILE || value == ENOBUFS || value == ENOMEM) {
-      out_of_descriptors_ = true;
-    }
+    On(number, value);
   }
   return true;
+}
+
+void ZmqDoor::On(std::uint16_t event, std::int32_t value) {
+  switch (event) {
+    case ZMQ_EVENT_ACCEPTED:
+      inside_.insert(value);
+      break;
+    case ZMQ_EVENT_DISCONNECTED:
+      inside_.erase(value);
+      break;
+    case ZMQ_EVENT_ACCEPT_FAILED:
+      if (value == EMFILE || value == ENFILE || value == ENOBUFS || value == ENOMEM) {
+        out_of_descriptors_ = true;
+      }
+      break;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+      OnWrongKeys();
+      break;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+      if (value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC) {
+        OnWrongKeys();
+      } else {
+        OnStranger();
+      }
+      break;
+    default:
+      // ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL: of HTTP, say, ZeroMQ waits in vain for more. And if
+      // only one of the two has keys, it may be the other one that hangs up.
+      OnStranger();
+  }
+}
+
+void ZmqDoor::OnStranger() {
+  ++strangers_.unknown;
+  if (const auto held_back = unknown_log_.Admit(std::chrono::steady_clock::now())) {
+    TERRACE_LOG_WARN(
+        "peer tier: a caller at port {} is no peer, or only one of the two has keys: it did not "
+        "say "
+        "what a peer says, or not in time ({} more since the last such line)",
+        port_, *held_back);
+  }
+}
+
+void ZmqDoor::OnWrongKeys() {
+  ++strangers_.wrong_keys;
+  if (const auto held_back = wrong_keys_log_.Admit(std::chrono::steady_clock::now())) {
+    TERRACE_LOG_WARN(
+        "peer tier: a caller at port {} was not let in: its keys are not this group's ({} more "
+        "since the "
+        "last such line)",
+        port_, *held_back);
+  }
 }
 
 // Those whose end was not told, if there are any.

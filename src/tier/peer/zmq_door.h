@@ -16,6 +16,7 @@
 #include "base/fd.h"
 #include "base/log_limiter.h"
 #include "terrace/result.h"
+#include "tier/peer/control_network.h"
 
 namespace terrace {
 
@@ -34,11 +35,16 @@ class ZmqDoor {
   bool Look();
   // How often it became deaf.
   std::uint64_t times_deaf() const { return times_deaf_; }
+  // Who was not let in by ZeroMQ. Each kind has a line in the log, a minute.
+  const StrangerCounts& strangers() const { return strangers_; }
 
  private:
   using TimePoint = std::chrono::steady_clock::time_point;
 
   bool TakeNews();
+  void On(std::uint16_t event, std::int32_t value);
+  void OnStranger();
+  void OnWrongKeys();
   void ForgetGone();
   void Deafen(const char* why);
   void Hear();
@@ -56,7 +62,8 @@ class ZmqDoor {
   bool deaf_ = false;
   TimePoint look_again_at_;
   std::uint64_t times_deaf_ = 0;
-  LogLimiter log_;
+  StrangerCounts strangers_;
+  LogLimiter log_, unknown_log_, wrong_keys_log_;
 };
 
 }  // namespace terrace

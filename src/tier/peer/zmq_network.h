@@ -45,6 +45,7 @@ class ZmqNetwork final : public ControlNetwork {
   std::optional<Event> Next() override;
   void KeepReady() override;
   std::uint64_t times_deaf() const override { return door_.times_deaf(); }
+  StrangerCounts strangers() const override { return door_.strangers(); }
 
  private:
   struct Link {

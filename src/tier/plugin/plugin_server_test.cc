@@ -32,6 +32,7 @@ class FakeServer final : public TierServer {
     return TransferJob{JobId(9), request.id, {asked.begin(), asked.end()}, std::move(slots), {}};
   }
   void FinishRequest(const Request& request) override { finished.push_back(request.id); }
+  std::size_t SlotsForPeers() const override { return 4; }
   bool ShouldYield() const override { return yield; }
 
   LookupResult answer = LookupResult::kHit;
