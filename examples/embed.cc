@@ -67,8 +67,8 @@ int main(int argc, char** argv) {
   // engine.
   const auto identity =
       CacheIdentity::Create({"toy", "1", "byte", "toy", 1, kChunk, kChunk, 0, 1, "toy"}).value();
-  const auto config = argc > 1 ? LoadNodeConfig(argv[1])
-                               : ParseNodeConfig(R"({"cpu_bytes_to_use": "1MiB"})");
+  const auto config =
+      argc > 1 ? LoadNodeConfig(argv[1]) : ParseNodeConfig(R"({"cpu_bytes_to_use": "1MiB"})");
   if (!config.ok()) return std::fprintf(stderr, "%s\n", config.error().message.c_str()), 1;
   auto node = Node::Create(config.value(), identity);
   if (!node.ok()) return std::fprintf(stderr, "%s\n", node.error().message.c_str()), 1;

@@ -42,8 +42,8 @@ struct Prompt {
   std::uint32_t max_tokens = 0;  // >= 1; 0: the run's default.
   CacheMode cache = CacheMode::kTerrace;
   Cuts cuts = Cuts::kChunk;
-  std::string salt;      // "" for none.
-  std::string cut_like;  // An earlier prompt's id, or "".
+  std::string salt;                                  // "" for none.
+  std::string cut_like;                              // An earlier prompt's id, or "".
   std::shared_ptr<const PeerRoute> route = nullptr;  // The nodes it concerns; null: nobody said.
   bool may_load = true;  // False: it is computed, and stored all the same. Not in the file.
 };

@@ -1,4 +1,5 @@
-// Right use of a manager and of results, and, chosen by a macro, one misuse that must not compile. See CMakeLists.txt.
+// Right use of a manager and of results, and, chosen by a macro, one misuse that must not compile.
+// See CMakeLists.txt.
 #include "terrace/chunk_key.h"
 #include "terrace/offloading_manager.h"
 #include "terrace/result.h"
