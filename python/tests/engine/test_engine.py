@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import LONG, OTHER, SHORT
-from .vllm_run import Running, run, wait_for_nobody
+from .vllm_run import Running, run, run_pair, wait_for_nobody
 
 HOST_BYTES = 200_000_000
 
@@ -229,7 +229,7 @@ def test_a_neighbour_has_it(model: str, expected: dict, tmp_path: Path, tier: di
             "secondary_tiers": [{**tier, "host": "127.0.0.1", "port": own, "num_threads": 4}],
         }
 
-    source = Running(
+    _, sink = run_pair(
         {
             "model": model,
             "processes": True,
@@ -241,38 +241,28 @@ def test_a_neighbour_has_it(model: str, expected: dict, tmp_path: Path, tier: di
                 {"do": "busy_until", "file": str(done), "seed": 900, "tokens": 2000, "batched": 512},
             ],
         },
+        {
+            "model": model,
+            "extra": extra(port + 1),
+            "steps": [
+                {"do": "await_file", "file": str(served)},
+                generate(
+                    "sink",
+                    LONG,
+                    params={
+                        "remote_kv_source": {
+                            "kv_request_id": "one",
+                            "remote_host": "127.0.0.1",
+                            "remote_port": port,
+                        }
+                    },
+                ),
+                {"do": "raise_file", "file": str(done)},
+            ],
+        },
         tmp_path,
-        "source",
         env,
     )
-    try:
-        sink = run(
-            {
-                "model": model,
-                "extra": extra(port + 1),
-                "steps": [
-                    {"do": "await_file", "file": str(served)},
-                    generate(
-                        "sink",
-                        LONG,
-                        params={
-                            "remote_kv_source": {
-                                "kv_request_id": "one",
-                                "remote_host": "127.0.0.1",
-                                "remote_port": port,
-                            }
-                        },
-                    ),
-                    {"do": "raise_file", "file": str(done)},
-                ],
-            },
-            tmp_path,
-            "sink",
-            env,
-        )
-        source.wait(120)
-    finally:
-        source.stop()
     assert sink["sink"]["cached"][0] >= 1400
     assert sink["sink"]["tokens"][0] == expected[LONG[0]]
 
@@ -300,7 +290,7 @@ def test_one_prefills_for_another_that_decodes(model: str, expected: dict, tmp_p
         where = {"kv_request_id": f"for {name}", "remote_host": "127.0.0.1", "remote_port": port}
         return generate(name, prompt, params={"remote_prefiller": where})
 
-    prefiller = Running(
+    computed, decoder = run_pair(
         plan(
             port,
             [
@@ -312,31 +302,21 @@ def test_one_prefills_for_another_that_decodes(model: str, expected: dict, tmp_p
                 {"do": "await_file", "file": str(done)},
             ],
         ),
+        plan(
+            port + 1,
+            [
+                {"do": "await_file", "file": str(prefilled)},
+                decode("before", LONG),
+                {"do": "raise_file", "file": str(done) + ".asked"},
+                decode("after", OTHER),
+                {"do": "settle"},
+                {"do": "counters", "name": "counters", "names": [READ_BYTES]},
+                {"do": "raise_file", "file": str(done)},
+            ],
+        ),
         tmp_path,
-        "prefiller",
         env,
     )
-    try:
-        decoder = run(
-            plan(
-                port + 1,
-                [
-                    {"do": "await_file", "file": str(prefilled)},
-                    decode("before", LONG),
-                    {"do": "raise_file", "file": str(done) + ".asked"},
-                    decode("after", OTHER),
-                    {"do": "settle"},
-                    {"do": "counters", "name": "counters", "names": [READ_BYTES]},
-                    {"do": "raise_file", "file": str(done)},
-                ],
-            ),
-            tmp_path,
-            "decoder",
-            env,
-        )
-        computed = {said["step"]: said for said in prefiller.wait(120)}
-    finally:
-        prefiller.stop()
     for step, prompt, chunks in (("before", LONG, 11), ("after", OTHER, 7)):
         assert computed[step]["cached"] == [0], step
         assert computed[step]["tokens"][0] == expected[prompt[0]][:1], step

@@ -58,7 +58,23 @@ class Running:
 
 def run(plan: dict[str, Any], directory: Path, name: str, env: dict[str, str] | None = None) -> dict[str, Any]:
     """Runs a session to its end; what it said, by step."""
-    return {said["step"]: said for said in Running(plan, directory, name, env).wait()}
+    return by_step(Running(plan, directory, name, env).wait())
+
+
+def run_pair(
+    source: dict[str, Any], sink: dict[str, Any], directory: Path, env: dict[str, str] | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Runs two sessions side by side, the sink to its end before the source; what each said, by step."""
+    running = Running(source, directory, "source", env)
+    try:
+        said = run(sink, directory, "sink", env)
+        return by_step(running.wait(120)), said
+    finally:
+        running.stop()
+
+
+def by_step(said: list[dict[str, Any]]) -> dict[str, Any]:
+    return {one["step"]: one for one in said}
 
 
 def in_group(group: int) -> list[int]:
