@@ -19,7 +19,7 @@ struct MatrixCommand {
   std::string data_plane = "auto";
   std::string control_priority = "high";
   std::string huge_pages = "off";
-  std::uint32_t repetitions = 5;
+  std::uint32_t repetitions = 0;    // 0: what suits the engine.
   std::uint32_t prompt_tokens = 0;  // 0: what suits engine and time.
   double window_s = 0;              // 0: what suits them.
   bool quick = false;

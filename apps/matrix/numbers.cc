@@ -15,6 +15,13 @@ Spread SpreadOf(std::vector<double> values) {
   return {median, values.front(), values.back()};
 }
 
+Quartiles QuartilesOf(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  const std::size_t quarter = values.size() / 4;
+  return {values[quarter], values[values.size() - 1 - quarter]};
+}
+
 std::vector<double> TtftsOf(const Cell& cell) {
   std::vector<double> values;
   for (const Repetition& repetition : cell.repetitions) values.push_back(repetition.ttft_s);

@@ -14,6 +14,13 @@ struct Spread {
 // Zeros if there are none.
 Spread SpreadOf(std::vector<double> values);
 
+// Half of the values lie between them.
+struct Quartiles {
+  double low = 0, high = 0;
+};
+// Zeros if there are none.
+Quartiles QuartilesOf(std::vector<double> values);
+
 std::vector<double> TtftsOf(const Cell& cell);
 // Of the repetitions that asked.
 std::vector<double> LookupsOf(const Cell& cell);

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "numbers.h"
-
 namespace terrace::matrix {
 namespace {
 
@@ -21,6 +19,19 @@ double MedianTtft(const MatrixResult& result, Arm arm, Source source) {
 
 double PenaltyOf(const MatrixResult& result, Arm arm) {
   return Ratio(MedianTtft(result, arm, Source::kBusy), MedianTtft(result, arm, Source::kIdle));
+}
+
+// Of each busy repetition and the idle one that it took turns with.
+std::vector<double> PenaltiesOfPairs(const MatrixResult& result, Arm arm) {
+  const Cell* const idle = result.Find(arm, Source::kIdle, Link::kWarm);
+  const Cell* const busy = result.Find(arm, Source::kBusy, Link::kWarm);
+  std::vector<double> ratios;
+  if (idle == nullptr || busy == nullptr) return ratios;
+  const std::size_t pairs = std::min(idle->repetitions.size(), busy->repetitions.size());
+  for (std::size_t i = 0; i < pairs; ++i) {
+    ratios.push_back(Ratio(busy->repetitions[i].ttft_s, idle->repetitions[i].ttft_s));
+  }
+  return ratios;
 }
 
 Json ToJson(const std::vector<double>& values) {
@@ -44,6 +55,7 @@ Json OrNull(double value) { return value > 0 ? Json(value) : Json(nullptr); }
 Summary SummaryOf(const MatrixResult& result) {
   Summary summary;
   summary.penalty_control_thread = PenaltyOf(result, Arm::kControlThread);
+  summary.penalty_of_pairs = QuartilesOf(PenaltiesOfPairs(result, Arm::kControlThread));
   summary.penalty_per_step = PenaltyOf(result, Arm::kPerStep);
   summary.penalty_recompute = PenaltyOf(result, Arm::kRecompute);
   if (const Cell* cell = result.Find(Arm::kControlThread, Source::kIdle, Link::kWarm)) {
@@ -86,6 +98,8 @@ std::string ToJson(const MatrixOptions& options, const MatrixResult& result) {
       {"engine", options.engine},
       {"huge_pages", options.huge_pages},
       {"prompt_tokens", options.prompt_tokens},
+      {"penalty_of_half_the_pairs",
+       {OrNull(summary.penalty_of_pairs.low), OrNull(summary.penalty_of_pairs.high)}},
       {"not_fetched", result.not_fetched},
       {"control_thread_priority", result.priority},
       {"raw_round_trip_s", ToJson(result.raw_round_trip_s)},
@@ -130,8 +144,10 @@ std::string ToText(const MatrixOptions& options, const MatrixResult& result) {
   const Spread raw_busy = SpreadOf(result.raw_round_trip_busy_s);
   text += fmt::format(
       "\nWhat a busy source costs the asker (warm, busy over idle): {} with the control "
-      "thread, {} per step, {:.2f} recomputed\n",
-      AtMost(1.10, s.penalty_control_thread), AtLeast(3, s.penalty_per_step), s.penalty_recompute);
+      "thread, {} per step, {:.2f} recomputed; with the control thread half of all pairs of an "
+      "idle and a busy prompt are between {:.2f} and {:.2f}\n",
+      AtMost(1.10, s.penalty_control_thread), AtLeast(3, s.penalty_per_step), s.penalty_recompute,
+      s.penalty_of_pairs.low, s.penalty_of_pairs.high);
   text += fmt::format(
       "The busy source's step: {:.1f} ms ({:.1f} to {:.1f}); its control thread's "
       "priority: {}\n",

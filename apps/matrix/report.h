@@ -4,6 +4,7 @@
 #include <string>
 
 #include "matrix.h"
+#include "numbers.h"
 
 namespace terrace::matrix {
 
@@ -12,6 +13,7 @@ struct Summary {
   double penalty_control_thread = 0;  // Median TTFT of the busy source over that of the idle one,
   double penalty_per_step = 0;        // warm.
   double penalty_recompute = 0;
+  Quartiles penalty_of_pairs;  // With the control thread, warm.
   double lookup_over_raw = 0;
   double fetch_over_raw = 0;
   double throughput_ratio = 0;  // Of the source, with peers over without.

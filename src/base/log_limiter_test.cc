@@ -16,5 +16,10 @@ TEST(LogLimiter, AdmitsTheFirstAndThenOneEachPeriodWithTheCountBetween) {
   EXPECT_EQ(limiter.Admit(start + 3 * LogLimiter::kPeriod), 1u);
 }
 
+TEST(HeldBackNote, IsEmptyForNone) {
+  EXPECT_EQ(HeldBackNote(0), "");
+  EXPECT_EQ(HeldBackNote(3), " (3 more such since the last line)");
+}
+
 }  // namespace
 }  // namespace terrace

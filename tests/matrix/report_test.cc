@@ -21,6 +21,14 @@ TEST(SpreadOf, TakesTheMiddle) {
   EXPECT_EQ(SpreadOf({}).median, 0);
 }
 
+TEST(QuartilesOf, HaveHalfOfTheValuesBetweenThem) {
+  EXPECT_EQ(QuartilesOf({8, 1, 7, 2, 6, 3, 5, 4}).low, 3);
+  EXPECT_EQ(QuartilesOf({8, 1, 7, 2, 6, 3, 5, 4}).high, 6);
+  EXPECT_EQ(QuartilesOf({5}).low, 5);
+  EXPECT_EQ(QuartilesOf({5}).high, 5);
+  EXPECT_EQ(QuartilesOf({}).high, 0);
+}
+
 Cell MakeCell(Arm arm, Source source, Link link, double ttft_s) {
   Cell cell{arm, source, link, {}};
   for (const double factor : {2.0, 1.0, 3.0}) {

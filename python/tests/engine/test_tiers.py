@@ -10,7 +10,7 @@ import pytest
 from .conftest import LONG, OTHER
 from .object_store import ObjectStore, plugin_libraries
 from .test_engine import HOST_BYTES, generate, reset
-from .vllm_run import Running, run
+from .vllm_run import run, run_pair
 
 REFERENCE = {"spec_name": "ReferenceSpec", "spec_module_path": "reference_spec"}
 
@@ -120,44 +120,31 @@ def test_vllms_kvcr_tier_brings_what_a_neighbour_has(model: str, expected: dict,
     served, done = tmp_path / "served", tmp_path / "done"
     # Without memory of its own, so that it fails each of the engine's stores: host memory is what it serves. The source
     # is idle while it does.
-    source = Running(
-        {
-            "model": model,
-            "processes": True,
-            "extra": extra_of(kvcr(port)),
-            "steps": [
-                generate("source", LONG),
-                *[generate(f"more {seed}", [seed, 300]) for seed in range(70, 74)],
-                {"do": "settle"},
-                {"do": "raise_file", "file": str(served)},
-                {"do": "await_file", "file": str(done)},
-            ],
-        },
-        tmp_path,
-        "source",
-        env,
-    )
+    source = {
+        "model": model,
+        "processes": True,
+        "extra": extra_of(kvcr(port)),
+        "steps": [
+            generate("source", LONG),
+            *[generate(f"more {seed}", [seed, 300]) for seed in range(70, 74)],
+            {"do": "settle"},
+            {"do": "raise_file", "file": str(served)},
+            {"do": "await_file", "file": str(done)},
+        ],
+    }
     hint = {"source_control_endpoint": f"tcp://127.0.0.1:{port}", "block_hashes": [1]}
-    try:
-        sink = run(
-            {
-                "model": model,
-                "extra": extra_of(kvcr(port + 1)),
-                "steps": [
-                    {"do": "await_file", "file": str(served)},
-                    # Nobody has these: what kvcr finds of them by its hint it does not bring.
-                    *[{"do": "hinted", "name": f"none {seed}", "prompt": [seed, 300], "fetch": hint} for seed in range(80, 84)],
-                    {"do": "hinted", "name": "sink", "prompt": LONG, "fetch": hint},
-                    {"do": "raise_file", "file": str(done)},
-                ],
-            },
-            tmp_path,
-            "sink",
-            env,
-        )
-        source.wait(120)
-    finally:
-        source.stop()
+    asker = {
+        "model": model,
+        "extra": extra_of(kvcr(port + 1)),
+        "steps": [
+            {"do": "await_file", "file": str(served)},
+            # Nobody has these: what kvcr finds of them by its hint it does not bring.
+            *[{"do": "hinted", "name": f"none {seed}", "prompt": [seed, 300], "fetch": hint} for seed in range(80, 84)],
+            {"do": "hinted", "name": "sink", "prompt": LONG, "fetch": hint},
+            {"do": "raise_file", "file": str(done)},
+        ],
+    }
+    _, sink = run_pair(source, asker, tmp_path, env)
     assert sink["none 80"]["cached"] == 0
     assert sink["sink"]["cached"] >= 1400
     assert sink["sink"]["tokens"] == expected[LONG[0]]

@@ -265,11 +265,7 @@ std::string FileTier::Discard(const ChunkKey& key) {
 }
 
 void FileTier::Warn(LogLimiter& limiter, const std::string& message) {
-  const auto held_back = limiter.Admit(now_());
-  if (!held_back) return;
-  const auto also =
-      *held_back > 0 ? fmt::format(" ({} more like it since the last line)", *held_back) : "";
-  TERRACE_LOG_WARN("file tier: {}{}", message, also);
+  TERRACE_LOG_WARN_LIMITED(limiter, now_(), "file tier: {}", message);
 }
 
 void FileTier::TakeFinished(std::vector<JobResult>& results) { finished_.Take(results); }

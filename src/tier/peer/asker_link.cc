@@ -369,11 +369,9 @@ void AskerLink::EndRead(std::uint64_t tag, ReadEnd end) {
 }
 
 void AskerLink::LogCorrupt(const ChunkRead& read, const std::string& why) {
-  if (const auto held_back = shared_.corrupt_log.Admit(std::chrono::steady_clock::now())) {
-    TERRACE_LOG_WARN(
-        "peer data plane {}: chunk {} of a peer is dropped: {} ({} more since the last such line)",
-        PlaneName(shared_.plane), read.key.ToHex(), why, *held_back);
-  }
+  TERRACE_LOG_WARN_LIMITED(shared_.corrupt_log, std::chrono::steady_clock::now(),
+                           "peer data plane {}: chunk {} of a peer is dropped: {}",
+                           PlaneName(shared_.plane), read.key.ToHex(), why);
 }
 
 std::size_t AskerLink::Window() const {

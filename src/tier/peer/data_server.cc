@@ -212,20 +212,13 @@ class DataServer::Loop {
   // `log`: of its kind.
   void Refused(LogLimiter& log, std::string_view why) {
     refused_.fetch_add(1, std::memory_order_relaxed);
-    if (const auto held_back = log.Admit(Clock::now())) {
-      TERRACE_LOG_WARN(
-          "peer data plane {}: a connection was refused: {} ({} more since the last "
-          "such line)",
-          PlaneName(options_.plane), why, *held_back);
-    }
+    TERRACE_LOG_WARN_LIMITED(log, Clock::now(), "peer data plane {}: a connection was refused: {}",
+                             PlaneName(options_.plane), why);
   }
   void Lost(std::string_view why) {
-    if (const auto held_back = lost_log_.Admit(Clock::now())) {
-      TERRACE_LOG_INFO(
-          "peer data plane {}: a peer's link has ended: {} ({} more since the last "
-          "such line)",
-          PlaneName(options_.plane), why, *held_back);
-    }
+    TERRACE_LOG_INFO_LIMITED(lost_log_, Clock::now(),
+                             "peer data plane {}: a peer's link has ended: {}",
+                             PlaneName(options_.plane), why);
   }
 
   const int wake_;

@@ -288,12 +288,10 @@ void PeerAsker::EndRead(std::uint64_t tag, ReadEnd end) {
       break;
     case ReadEnd::kCorrupt:
       ++counters.corrupt_chunks;
-      if (const auto held_back = corrupt_log_.Admit(context_.now())) {
-        TERRACE_LOG_WARN(
-            "peer {}: what came for chunk {} was not that chunk; it is computed instead ({} more "
-            "since the last such line)",
-            read.link->name(), load->second.job.keys[read.index].ToHex(), *held_back);
-      }
+      TERRACE_LOG_WARN_LIMITED(
+          corrupt_log_, context_.now(),
+          "peer {}: what came for chunk {} was not that chunk; it is computed instead",
+          read.link->name(), load->second.job.keys[read.index].ToHex());
       break;
     case ReadEnd::kLost:
       ++counters.lost_chunks;

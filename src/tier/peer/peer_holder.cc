@@ -37,10 +37,8 @@ void PeerHolder::OnCall(const std::string& caller, std::span<const std::uint8_t>
   auto message = DecodePeerMessage(bytes);
   if (!message.ok()) {
     ++context_.counters->bad_messages;
-    if (const auto held_back = bad_message_log_.Admit(context_.now())) {
-      TERRACE_LOG_WARN("a caller of the peer tier: {} ({} more such since the last line)",
-                       message.error().message, *held_back);
-    }
+    TERRACE_LOG_WARN_LIMITED(bad_message_log_, context_.now(), "a caller of the peer tier: {}",
+                             message.error().message);
     // One of a newer version may say more than we know; who talks nonsense is heard no longer.
     const auto session = sessions_.find(caller);
     if (session != sessions_.end() && message.error().code == ErrorCode::kCorrupt)
@@ -138,12 +136,10 @@ void PeerHolder::On(Session& session, const std::string& caller, PeerLookup look
   const std::size_t count = lookup.keys.size();
   if (session.questions.size() >= kQuestionsMax) {
     ++context_.counters->refused_lookups;
-    if (const auto held_back = questions_log_.Admit(context_.now())) {
-      TERRACE_LOG_WARN(
-          "peer tier: an asker has {} questions open, and is answered that none of what it asks "
-          "more is here ({} more such since the last line)",
-          kQuestionsMax, *held_back);
-    }
+    TERRACE_LOG_WARN_LIMITED(questions_log_, context_.now(),
+                             "peer tier: an asker has {} questions open, and is answered that none "
+                             "of what it asks more is here",
+                             kQuestionsMax);
     return Reply(caller, PeerAnswer{lookup.id, 0, std::vector<std::uint8_t>((count + 7) / 8)});
   }
   const TimePoint now = context_.now();
@@ -178,12 +174,9 @@ void PeerHolder::Reply(const std::string& caller, const PeerMessage& message) {
 }
 
 void PeerHolder::Refuse(const std::string& caller, PeerRefusal refusal) {
-  if (const auto held_back = refusal_logs_[refusal.field].Admit(context_.now())) {
-    TERRACE_LOG_WARN(
-        "a caller of the peer tier is refused: its {} is {}, here it is {} ({} more refused for "
-        "that since the last such line)",
-        refusal.field, refusal.yours, refusal.theirs, *held_back);
-  }
+  TERRACE_LOG_WARN_LIMITED(refusal_logs_[refusal.field], context_.now(),
+                           "a caller of the peer tier is refused: its {} is {}, here it is {}",
+                           refusal.field, refusal.yours, refusal.theirs);
   static_cast<void>(context_.network->Reply(caller, EncodePeerMessage(refusal)));
 }
 
@@ -317,12 +310,9 @@ std::size_t PeerHolder::PinnedBy(const Session& session) const {
 void PeerHolder::Defer(Question& question, std::size_t share) {
   if (std::exchange(question.deferred, true)) return;
   ++context_.counters->deferred_lookups;
-  if (const auto held_back = share_log_.Admit(context_.now())) {
-    TERRACE_LOG_WARN(
-        "peer tier: an asker waits until it has given back some of its share of {} chunks ({} more "
-        "such since the last line)",
-        share, *held_back);
-  }
+  TERRACE_LOG_WARN_LIMITED(
+      share_log_, context_.now(),
+      "peer tier: an asker waits until it has given back some of its share of {} chunks", share);
 }
 
 // Whether what is missing may still come, because this node computes it for the asker, or is about
@@ -375,12 +365,10 @@ StoreInterest PeerHolder::OnNewRequest(const Request& request) {
   const std::string name = request.route->keep_for_transfer.substr(0, kPeerTextMax);
   if (!transfers_.contains(name) && transfers_.size() >= kTransfersMax) {
     ++context_.counters->refused_transfers;
-    if (const auto held_back = transfers_log_.Admit(context_.now())) {
-      TERRACE_LOG_WARN(
-          "peer tier: {} transfers are remembered, and one more is not kept for its decoder ({} "
-          "more such since the last line)",
-          kTransfersMax, *held_back);
-    }
+    TERRACE_LOG_WARN_LIMITED(
+        transfers_log_, context_.now(),
+        "peer tier: {} transfers are remembered, and one more is not kept for its decoder",
+        kTransfersMax);
     return StoreInterest::kNothing;
   }
   Transfer& transfer = transfers_[name];
@@ -473,12 +461,9 @@ void PeerHolder::Tick() {
 
 void PeerHolder::OnSilence() {
   ++context_.counters->sessions_silent;
-  if (const auto held_back = silence_log_.Admit(context_.now())) {
-    TERRACE_LOG_WARN(
-        "peer tier: an asker said nothing for {} s, and its session is over ({} more such since "
-        "the last line)",
-        kSilenceMax.count(), *held_back);
-  }
+  TERRACE_LOG_WARN_LIMITED(silence_log_, context_.now(),
+                           "peer tier: an asker said nothing for {} s, and its session is over",
+                           kSilenceMax.count());
 }
 
 void PeerHolder::TakeFinished(std::vector<JobResult>& results) {

@@ -221,11 +221,8 @@ void RemotePeer::Fail(const std::string& why) {
   ++failures_;
   ++context_.counters->failures;
   down_until_ = context_.now() + pause;
-  if (const auto held_back = log_.Admit(context_.now())) {
-    TERRACE_LOG_WARN(
-        "peer {}: {}; it is left alone for {} ms ({} more such failures since the last line)",
-        name_, why, pause.count(), *held_back);
-  }
+  TERRACE_LOG_WARN_LIMITED(log_, context_.now(), "peer {}: {}; it is left alone for {} ms", name_,
+                           why, pause.count());
   Disconnect();
 }
 

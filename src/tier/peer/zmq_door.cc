@@ -118,24 +118,17 @@ void ZmqDoor::On(std::uint16_t event, std::int32_t value) {
 
 void ZmqDoor::OnStranger() {
   ++strangers_.unknown;
-  if (const auto held_back = unknown_log_.Admit(std::chrono::steady_clock::now())) {
-    TERRACE_LOG_WARN(
-        "peer tier: a caller at port {} is no peer, or only one of the two has keys: it did not "
-        "say "
-        "what a peer says, or not in time ({} more since the last such line)",
-        port_, *held_back);
-  }
+  TERRACE_LOG_WARN_LIMITED(unknown_log_, std::chrono::steady_clock::now(),
+                           "peer tier: a caller at port {} is no peer, or only one of the two has "
+                           "keys: it did not say what a peer says, or not in time",
+                           port_);
 }
 
 void ZmqDoor::OnWrongKeys() {
   ++strangers_.wrong_keys;
-  if (const auto held_back = wrong_keys_log_.Admit(std::chrono::steady_clock::now())) {
-    TERRACE_LOG_WARN(
-        "peer tier: a caller at port {} was not let in: its keys are not this group's ({} more "
-        "since the "
-        "last such line)",
-        port_, *held_back);
-  }
+  TERRACE_LOG_WARN_LIMITED(
+      wrong_keys_log_, std::chrono::steady_clock::now(),
+      "peer tier: a caller at port {} was not let in: its keys are not this group's", port_);
 }
 
 // Those whose end was not told, if there are any.
@@ -154,12 +147,8 @@ void ZmqDoor::Deafen(const char* why) {
   out_of_descriptors_ = false;
   deaf_ = true;
   ++times_deaf_;
-  if (const auto held_back = log_.Admit(std::chrono::steady_clock::now())) {
-    TERRACE_LOG_WARN(
-        "peer tier: port {} accepts nobody for a while: {} ({} more times since the last such "
-        "line)",
-        port_, why, *held_back);
-  }
+  TERRACE_LOG_WARN_LIMITED(log_, std::chrono::steady_clock::now(),
+                           "peer tier: port {} accepts nobody for a while: {}", port_, why);
 }
 
 void ZmqDoor::Hear() {
