@@ -28,7 +28,7 @@ NodeProcess::NodeProcess(TestNodeOptions options) : options_(std::move(options))
   const UniqueFd made(::mkstemp(path.data()));
   if (!made.valid()) std::abort();
   log_path_ = path;
-  Start();
+  Start(Spawn());
 }
 
 NodeProcess::~NodeProcess() {
@@ -36,14 +36,14 @@ NodeProcess::~NodeProcess() {
   ::unlink(log_path_.c_str());
 }
 
-void NodeProcess::Start() {
+NodeProcess::Process NodeProcess::Spawn() {
+  Process spawned;
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
   const UniqueFd theirs(ends[1]);
-  socket_ = UniqueFd(ends[0]);
+  spawned.socket = UniqueFd(ends[0]);
   const timeval patience{std::chrono::seconds(kPatience).count(), 0};
-  (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  heard_.clear();
+  (void)::setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), STDIN_FILENO);
@@ -54,30 +54,38 @@ void NodeProcess::Start() {
   std::string program = PEER_NODE_PROGRAM;
   char* const argv[] = {program.data(), options_.plane.data(), options_.dtype.data(),
                         port.data(),    options_.more.data(),  nullptr};
-  if (::posix_spawn(&pid_, PEER_NODE_PROGRAM, &actions, nullptr, argv, environ) != 0) std::abort();
+  if (::posix_spawn(&spawned.pid, PEER_NODE_PROGRAM, &actions, nullptr, argv, environ) != 0) {
+    std::abort();
+  }
   ::posix_spawn_file_actions_destroy(&actions);
-  if (Hear() != "ready") {
+  if (spawned.Hear() != "here") std::abort();
+  return spawned;
+}
+
+void NodeProcess::Start(Process process) {
+  process_ = std::move(process);
+  if (Ask("start") != "ready") {
     std::fprintf(stderr, "a node does not start: %s\n", Log().c_str());
     std::abort();
   }
 }
 
-void NodeProcess::Say(const std::string& line) {
+void NodeProcess::Process::Say(const std::string& line) {
   const std::string text = line + "\n";
-  (void)!::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL);
+  (void)!::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
 }
 
-std::string NodeProcess::Hear() {
+std::string NodeProcess::Process::Hear() {
   for (;;) {
-    if (const std::size_t end = heard_.find('\n'); end != std::string::npos) {
-      std::string line = heard_.substr(0, end);
-      heard_.erase(0, end + 1);
+    if (const std::size_t end = heard.find('\n'); end != std::string::npos) {
+      std::string line = heard.substr(0, end);
+      heard.erase(0, end + 1);
       return line;
     }
     char bytes[256];
-    const ssize_t got = ::recv(socket_.get(), bytes, sizeof bytes, 0);
+    const ssize_t got = ::recv(socket.get(), bytes, sizeof bytes, 0);
     if (got <= 0) return "gone";
-    heard_.append(bytes, static_cast<std::size_t>(got));
+    heard.append(bytes, static_cast<std::size_t>(got));
   }
 }
 
@@ -93,19 +101,23 @@ bool NodeProcess::Answers(const std::string& line, const std::string& answer) {
 }
 
 void NodeProcess::Signal(int signal) {
-  if (pid_ > 0) ::kill(pid_, signal);
+  if (process_.pid > 0) ::kill(process_.pid, signal);
 }
 
 void NodeProcess::Kill() {
-  if (pid_ <= 0) return;
+  if (process_.pid <= 0) return;
   Signal(SIGKILL);
-  ::waitpid(pid_, nullptr, 0);
-  pid_ = -1;
+  ::waitpid(process_.pid, nullptr, 0);
+  process_.pid = -1;
 }
 
-void NodeProcess::Restart() {
+std::chrono::milliseconds NodeProcess::Restart() {
+  Process next = Spawn();
+  const auto since = std::chrono::steady_clock::now();
   Kill();
-  Start();
+  Start(std::move(next));
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                               since);
 }
 
 std::string NodeProcess::Log() const {
