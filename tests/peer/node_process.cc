@@ -11,6 +11,7 @@
 #include <fstream>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "tests/support/keys.h"
 
@@ -33,6 +34,7 @@ NodeProcess::NodeProcess(TestNodeOptions options) : options_(std::move(options))
 
 NodeProcess::~NodeProcess() {
   Kill();
+  next_.Kill();
   ::unlink(log_path_.c_str());
 }
 
@@ -104,18 +106,24 @@ void NodeProcess::Signal(int signal) {
   if (process_.pid > 0) ::kill(process_.pid, signal);
 }
 
-void NodeProcess::Kill() {
-  if (process_.pid <= 0) return;
-  Signal(SIGKILL);
-  ::waitpid(process_.pid, nullptr, 0);
-  process_.pid = -1;
+void NodeProcess::Process::Kill() {
+  if (pid <= 0) return;
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  pid = -1;
+}
+
+void NodeProcess::Kill() { process_.Kill(); }
+
+void NodeProcess::Prepare() {
+  if (next_.pid <= 0) next_ = Spawn();
 }
 
 std::chrono::milliseconds NodeProcess::Restart() {
-  Process next = Spawn();
+  Prepare();
   const auto since = std::chrono::steady_clock::now();
   Kill();
-  Start(std::move(next));
+  Start(std::exchange(next_, {}));
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
                                                                since);
 }

@@ -47,6 +47,8 @@ class NodeProcess {
 
   void Signal(int signal);
   void Kill();  // Returns when it is gone.
+  // The process that takes over is there, and waits. For a Restart() that must not be late.
+  void Prepare();
   // On the same port, and at once: the process that takes over is there before this one is killed.
   // How long nobody served.
   std::chrono::milliseconds Restart();
@@ -61,6 +63,7 @@ class NodeProcess {
 
     void Say(const std::string& line);
     std::string Hear();
+    void Kill();
   };
   // One that has no node yet, and waits to be told to start.
   Process Spawn();
@@ -68,7 +71,7 @@ class NodeProcess {
 
   TestNodeOptions options_;
   std::string log_path_;
-  Process process_;
+  Process process_, next_;
 };
 
 }  // namespace terrace::testing

@@ -313,6 +313,7 @@ TEST(PeerProcesses, AHolderIsRestartedInAFetch) {
   NodeProcess holder(ports.options());
   TestNode asker(Over("tcp"));
   holder.Ask("store 1");
+  holder.Prepare();
   Fetching fetching(asker, ports.route());
   EXPECT_TRUE(ports.data.AwaitForwarded(Way::kToAsker, 1'000));
   holder.Restart();
