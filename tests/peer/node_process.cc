@@ -102,9 +102,12 @@ bool NodeProcess::Answers(const std::string& line, const std::string& answer) {
   return false;
 }
 
-void NodeProcess::Signal(int signal) {
-  if (process_.pid > 0) ::kill(process_.pid, signal);
+void NodeProcess::Stop() {
+  ::kill(process_.pid, SIGSTOP);
+  ::waitpid(process_.pid, nullptr, WUNTRACED);
 }
+
+void NodeProcess::Continue() { ::kill(process_.pid, SIGCONT); }
 
 void NodeProcess::Process::Kill() {
   if (pid <= 0) return;

@@ -45,7 +45,8 @@ class NodeProcess {
   // Until it answers so; false after kPatience.
   bool Answers(const std::string& line, const std::string& answer);
 
-  void Signal(int signal);
+  void Stop();  // As by SIGSTOP. Returns when none of its threads runs any more.
+  void Continue();
   void Kill();  // Returns when it is gone.
   // The process that takes over is there, and waits. For a Restart() that must not be late.
   void Prepare();

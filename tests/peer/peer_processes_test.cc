@@ -131,7 +131,7 @@ TEST_P(PeerProcessesOverEach, AHolderIsStoppedBeforeALookUpAndContinued) {
   for (const char* line : {"store 1", "store 2", "store 3"}) holder.Ask(line);
   EXPECT_EQ(asker.Fetch(PromptKeys(2), holder.route()), kPromptChunks);
 
-  holder.Signal(SIGSTOP);
+  holder.Stop();
   Fetching fetching(asker, holder.route());
   EXPECT_EQ(fetching.Wait(), 0u);
   // Who comes later does not wait: nothing is asked there while it is down.
@@ -139,7 +139,7 @@ TEST_P(PeerProcessesOverEach, AHolderIsStoppedBeforeALookUpAndContinued) {
   std::this_thread::sleep_for(kLongerThanALease);
   EXPECT_TRUE(asker.ComputesWithoutAsking(PromptKeys(3), holder.route()));
 
-  holder.Signal(SIGCONT);
+  holder.Continue();
   EXPECT_TRUE(asker.FetchesInTheEnd(PromptKeys(3), holder.route()));
   EXPECT_EQ(asker.Counter("terrace_peer_restarts_total"), 0u);
   EXPECT_EQ(asker.LeftoversInTheEnd(), "");
@@ -150,7 +150,7 @@ TEST_P(PeerProcessesOverEach, AHolderIsStoppedBeforeALookUpAndContinued) {
 TEST_P(PeerProcessesOverEach, AHolderIsStoppedBeforeAnybodyConnectsAndContinued) {
   NodeProcess holder(Over(GetParam()));
   for (const char* line : {"store 1", "store 2", "store 3"}) holder.Ask(line);
-  holder.Signal(SIGSTOP);
+  holder.Stop();
   TestNode asker(Over(GetParam()));
   TestNodeOptions of_a_group = Over(GetParam());
   of_a_group.more += ", \"peers\": [\"" + holder.address() + "\"]";
@@ -163,7 +163,7 @@ TEST_P(PeerProcessesOverEach, AHolderIsStoppedBeforeAnybodyConnectsAndContinued)
   }
   EXPECT_TRUE(asker.ComputesWithoutAsking(PromptKeys(3), holder.route()));
 
-  holder.Signal(SIGCONT);
+  holder.Continue();
   EXPECT_TRUE(member.Becomes("terrace_peer_links", 1)) << "no request has to ask for it";
   EXPECT_TRUE(member.FetchesInTheEnd(PromptKeys(2), nullptr));
   EXPECT_TRUE(asker.FetchesInTheEnd(PromptKeys(3), holder.route()));
@@ -233,12 +233,12 @@ TEST(PeerProcesses, AHolderIsStoppedBeforeItAnswersAHelloAndContinued) {
   for (const char* line : {"store 1", "store 2"}) holder.Ask(line);
   Fetching fetching(asker, ports.route());
   EXPECT_TRUE(ports.control.AwaitForwarded(Way::kToHolder, kInTheHello));
-  holder.Signal(SIGSTOP);
+  holder.Stop();
   ports.control.Set({});
   EXPECT_EQ(fetching.Wait(), 0u);
   EXPECT_EQ(asker.Counter("terrace_peer_failures_total"), 1u);
   EXPECT_EQ(asker.LeftoversInTheEnd(), "");
-  holder.Signal(SIGCONT);
+  holder.Continue();
   EXPECT_TRUE(asker.FetchesInTheEnd(PromptKeys(2), ports.route()));
   EXPECT_TRUE(holder.Answers("left", "-"));
   EXPECT_TRUE(holder.Answers("counter terrace_peer_sessions", "1"));
@@ -254,13 +254,13 @@ TEST(PeerProcesses, AHolderIsStoppedAtEveryMessageAndContinued) {
     TestNode asker(Over("tcp"));
     Fetching fetching(asker, ports.route());
     EXPECT_TRUE(ports.Await(moment));
-    holder.Signal(SIGSTOP);
+    holder.Stop();
     // What is under way at the end may be all of it.
     if (fetching.Wait() < kPromptChunks) {
       EXPECT_EQ(asker.Counter("terrace_peer_failures_total"), 1u);
     }
     EXPECT_EQ(asker.LeftoversInTheEnd(), "");
-    holder.Signal(SIGCONT);
+    holder.Continue();
     EXPECT_TRUE(asker.FetchesInTheEnd(PromptKeys(2), ports.route()));
     EXPECT_EQ(asker.LeftoversInTheEnd(), "");
     EXPECT_TRUE(holder.Answers("left", "-"));
@@ -277,10 +277,10 @@ TEST(PeerProcesses, AnAskerIsStoppedAtEveryMessageAndContinued) {
     NodeProcess asker(Over("tcp"));
     asker.Say("fetch 1 " + ports.address());
     EXPECT_TRUE(ports.Await(moment));
-    asker.Signal(SIGSTOP);
+    asker.Stop();
     std::this_thread::sleep_for(kLongerThanALease);
     EXPECT_EQ(holder.LeftoversInTheEnd(), "") << "it holds up nothing";
-    asker.Signal(SIGCONT);
+    asker.Continue();
     EXPECT_NE(asker.Hear(), "gone");
     EXPECT_TRUE(asker.Answers("fetch 2 " + ports.address(), std::to_string(kPromptChunks)));
     EXPECT_TRUE(asker.Answers("left", "-"));
@@ -296,12 +296,12 @@ TEST(PeerProcesses, AHolderIsStoppedInAFetchAndContinued) {
   holder.Ask("store 2");
   Fetching fetching(asker, ports.route());
   EXPECT_TRUE(ports.data.AwaitForwarded(Way::kToAsker, 1'000));
-  holder.Signal(SIGSTOP);
+  holder.Stop();
   EXPECT_LT(fetching.Wait(), kPromptChunks);
   EXPECT_EQ(asker.LeftoversInTheEnd(), "");
   EXPECT_EQ(asker.Counter("terrace_peer_overdue_fetches_total"), 1u);
   std::this_thread::sleep_for(kLongerThanALease);
-  holder.Signal(SIGCONT);
+  holder.Continue();
   EXPECT_TRUE(asker.FetchesInTheEnd(PromptKeys(2), ports.route()));
   EXPECT_TRUE(holder.Answers("left", "-"));
   EXPECT_EQ(asker.LeftoversInTheEnd(), "");

@@ -48,6 +48,7 @@ class PeerProxy : public ::testing::Test {
   const std::uint32_t control_port_ = FreePort(), data_port_ = FreePort();
   Proxy control_{control_port_}, data_{data_port_};
   const std::shared_ptr<const PeerRoute> route_ = RouteTo(kProxyHost, control_port_);
+  const std::string name_ = std::string(kProxyHost) + ":" + std::to_string(control_port_);
   std::unique_ptr<TestNode> holder_, asker_;
 };
 
@@ -95,26 +96,32 @@ TEST_F(PeerProxy, ABlackHoleBeforeTheDataLinkIsOpen) {
   ExpectRecovery(3);
 }
 
+const std::string kNoWelcome = "it did not say welcome within 400 ms";
+const std::string kNoAnswer = "it did not answer a look-up in time";
+const std::string kNoDataLink = "no data link could be opened: it was not open in time";
+const std::string kNoChunks = "it did not send chunks within 1500 ms";
+
 // One way there is silence, from the start or from somewhere in the conversation on: see kPlaces.
 struct Hole {
   const char* name;
   bool on_data;
   Way way;
   std::size_t after;
+  std::string why;  // What its operator reads.
 };
-constexpr Hole kHoles[] = {
-    {"nothing to the holder", false, Way::kToHolder, 0},
-    {"in the hello", false, Way::kToHolder, 200},
-    {"in the look-up", false, Way::kToHolder, 700},
-    {"nothing to the asker", false, Way::kToAsker, 0},
-    {"in the welcome", false, Way::kToAsker, 120},
-    {"in the answer", false, Way::kToAsker, 235},
-    {"nothing to the data port", true, Way::kToHolder, 0},
-    {"in the token", true, Way::kToHolder, 20},
-    {"in the reads", true, Way::kToHolder, 400},
-    {"nothing from the data port", true, Way::kToAsker, 0},
-    {"in the first chunk", true, Way::kToAsker, 77'777},
-    {"in the last chunk", true, Way::kToAsker, 9'500'000},
+const std::vector<Hole> kHoles = {
+    {"nothing to the holder", false, Way::kToHolder, 0, kNoWelcome},
+    {"in the hello", false, Way::kToHolder, 200, kNoWelcome},
+    {"in the look-up", false, Way::kToHolder, 700, kNoAnswer},
+    {"nothing to the asker", false, Way::kToAsker, 0, kNoWelcome},
+    {"in the welcome", false, Way::kToAsker, 120, kNoWelcome},
+    {"in the answer", false, Way::kToAsker, 235, kNoAnswer},
+    {"nothing to the data port", true, Way::kToHolder, 0, kNoDataLink},
+    {"in the token", true, Way::kToHolder, 20, kNoDataLink},
+    {"in the reads", true, Way::kToHolder, 400, kNoChunks},
+    {"nothing from the data port", true, Way::kToAsker, 0, kNoDataLink},
+    {"in the first chunk", true, Way::kToAsker, 77'777, kNoChunks},
+    {"in the last chunk", true, Way::kToAsker, 9'500'000, kNoChunks},
 };
 
 TEST_F(PeerProxy, AOneWayHoleInAFirstConversation) {
@@ -123,7 +130,10 @@ TEST_F(PeerProxy, AOneWayHoleInAFirstConversation) {
     NewAsker();
     Proxy& proxy = hole.on_data ? data_ : control_;
     proxy.Set({Kind::kOneWayHole, hole.way, hole.after});
+    ::testing::internal::CaptureStderr();
     EXPECT_LT(Fetch(1), kPromptChunks);
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(log.find("peer " + name_ + ": " + hole.why + ";"), std::string::npos) << log;
     EXPECT_EQ(proxy.forwarded(hole.way), hole.after);
     EXPECT_EQ(Failures(), 1u);
     ExpectNothingLeft();
