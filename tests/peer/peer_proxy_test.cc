@@ -3,6 +3,7 @@
 // again.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -160,6 +161,21 @@ TEST_F(PeerProxy, AOneWayHoleBetweenTwoThatHaveTalked) {
       ExpectRecovery(3);
     }
   }
+}
+
+// Its control port answers at each try, but no data link opens.
+TEST_F(PeerProxy, NobodyWaitsWhileADataPortIsTriedAgain) {
+  Warm();
+  data_.Set({Kind::kOneWayHole, Way::kToHolder});
+  EXPECT_EQ(Fetch(2), 0u);
+  const auto asked = asker_->Counter("terrace_peer_lookups_total");
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (Failures() < 4 && std::chrono::steady_clock::now() < end) EXPECT_EQ(Fetch(2), 0u);
+  EXPECT_GE(Failures(), 4u);
+  EXPECT_EQ(asker_->Counter("terrace_peer_lookups_total"), asked);
+  ExpectNothingLeft();
+  data_.Set({});
+  ExpectRecovery(3);
 }
 
 // The bytes need no control link. What the holder promises later nobody hears of: the asker hangs
