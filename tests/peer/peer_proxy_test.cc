@@ -116,7 +116,8 @@ const std::vector<Hole> kHoles = {
     {"in the look-up", false, Way::kToHolder, 700, kNoAnswer},
     {"nothing to the asker", false, Way::kToAsker, 0, kNoWelcome},
     {"in the welcome", false, Way::kToAsker, 120, kNoWelcome},
-    {"in the answer", false, Way::kToAsker, 235, kNoAnswer},
+    {"in the answer", false, Way::kToAsker, 235,
+     "it did not "},  // Or still the welcome: its token varies in size.
     {"nothing to the data port", true, Way::kToHolder, 0, kNoDataLink},
     {"in the token", true, Way::kToHolder, 20, kNoDataLink},
     {"in the reads", true, Way::kToHolder, 400, kNoChunks},
@@ -134,7 +135,7 @@ TEST_F(PeerProxy, AOneWayHoleInAFirstConversation) {
     ::testing::internal::CaptureStderr();
     EXPECT_LT(Fetch(1), kPromptChunks);
     const std::string log = ::testing::internal::GetCapturedStderr();
-    EXPECT_NE(log.find("peer " + name_ + ": " + hole.why + ";"), std::string::npos) << log;
+    EXPECT_NE(log.find("peer " + name_ + ": " + hole.why), std::string::npos) << log;
     EXPECT_EQ(proxy.forwarded(hole.way), hole.after);
     EXPECT_EQ(Failures(), 1u);
     ExpectNothingLeft();
