@@ -11,6 +11,7 @@
 #include <fstream>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "tests/support/keys.h"
 
@@ -28,22 +29,23 @@ NodeProcess::NodeProcess(TestNodeOptions options) : options_(std::move(options))
   const UniqueFd made(::mkstemp(path.data()));
   if (!made.valid()) std::abort();
   log_path_ = path;
-  Start();
+  Start(Spawn());
 }
 
 NodeProcess::~NodeProcess() {
   Kill();
+  next_.Kill();
   ::unlink(log_path_.c_str());
 }
 
-void NodeProcess::Start() {
+NodeProcess::Process NodeProcess::Spawn() {
+  Process spawned;
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
   const UniqueFd theirs(ends[1]);
-  socket_ = UniqueFd(ends[0]);
+  spawned.socket = UniqueFd(ends[0]);
   const timeval patience{std::chrono::seconds(kPatience).count(), 0};
-  (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  heard_.clear();
+  (void)::setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), STDIN_FILENO);
@@ -54,30 +56,38 @@ void NodeProcess::Start() {
   std::string program = PEER_NODE_PROGRAM;
   char* const argv[] = {program.data(), options_.plane.data(), options_.dtype.data(),
                         port.data(),    options_.more.data(),  nullptr};
-  if (::posix_spawn(&pid_, PEER_NODE_PROGRAM, &actions, nullptr, argv, environ) != 0) std::abort();
+  if (::posix_spawn(&spawned.pid, PEER_NODE_PROGRAM, &actions, nullptr, argv, environ) != 0) {
+    std::abort();
+  }
   ::posix_spawn_file_actions_destroy(&actions);
-  if (Hear() != "ready") {
+  if (spawned.Hear() != "here") std::abort();
+  return spawned;
+}
+
+void NodeProcess::Start(Process process) {
+  process_ = std::move(process);
+  if (Ask("start") != "ready") {
     std::fprintf(stderr, "a node does not start: %s\n", Log().c_str());
     std::abort();
   }
 }
 
-void NodeProcess::Say(const std::string& line) {
+void NodeProcess::Process::Say(const std::string& line) {
   const std::string text = line + "\n";
-  (void)!::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL);
+  (void)!::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
 }
 
-std::string NodeProcess::Hear() {
+std::string NodeProcess::Process::Hear() {
   for (;;) {
-    if (const std::size_t end = heard_.find('\n'); end != std::string::npos) {
-      std::string line = heard_.substr(0, end);
-      heard_.erase(0, end + 1);
+    if (const std::size_t end = heard.find('\n'); end != std::string::npos) {
+      std::string line = heard.substr(0, end);
+      heard.erase(0, end + 1);
       return line;
     }
     char bytes[256];
-    const ssize_t got = ::recv(socket_.get(), bytes, sizeof bytes, 0);
+    const ssize_t got = ::recv(socket.get(), bytes, sizeof bytes, 0);
     if (got <= 0) return "gone";
-    heard_.append(bytes, static_cast<std::size_t>(got));
+    heard.append(bytes, static_cast<std::size_t>(got));
   }
 }
 
@@ -92,20 +102,33 @@ bool NodeProcess::Answers(const std::string& line, const std::string& answer) {
   return false;
 }
 
-void NodeProcess::Signal(int signal) {
-  if (pid_ > 0) ::kill(pid_, signal);
+void NodeProcess::Stop() {
+  ::kill(process_.pid, SIGSTOP);
+  ::waitpid(process_.pid, nullptr, WUNTRACED);
 }
 
-void NodeProcess::Kill() {
-  if (pid_ <= 0) return;
-  Signal(SIGKILL);
-  ::waitpid(pid_, nullptr, 0);
-  pid_ = -1;
+void NodeProcess::Continue() { ::kill(process_.pid, SIGCONT); }
+
+void NodeProcess::Process::Kill() {
+  if (pid <= 0) return;
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  pid = -1;
 }
 
-void NodeProcess::Restart() {
+void NodeProcess::Kill() { process_.Kill(); }
+
+void NodeProcess::Prepare() {
+  if (next_.pid <= 0) next_ = Spawn();
+}
+
+std::chrono::milliseconds NodeProcess::Restart() {
+  Prepare();
+  const auto since = std::chrono::steady_clock::now();
   Kill();
-  Start();
+  Start(std::exchange(next_, {}));
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                               since);
 }
 
 std::string NodeProcess::Log() const {

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,9 +34,9 @@ class NodeProcess {
   std::string address() const { return "127.0.0.1:" + std::to_string(port()); }
 
   // Without waiting for the answer.
-  void Say(const std::string& line);
+  void Say(const std::string& line) { process_.Say(line); }
   // The next answer; "gone" if none comes any more, or within kPatience.
-  std::string Hear();
+  std::string Hear() { return process_.Hear(); }
   std::string Ask(const std::string& line) {
     Say(line);
     return Hear();
@@ -44,20 +45,34 @@ class NodeProcess {
   // Until it answers so; false after kPatience.
   bool Answers(const std::string& line, const std::string& answer);
 
-  void Signal(int signal);
-  void Kill();     // Returns when it is gone.
-  void Restart();  // On the same port.
+  void Stop();  // As by SIGSTOP. Returns when none of its threads runs any more.
+  void Continue();
+  void Kill();  // Returns when it is gone.
+  // The process that takes over is there, and waits. For a Restart() that must not be late.
+  void Prepare();
+  // On the same port, and at once: the process that takes over is there before this one is killed.
+  // How long nobody served.
+  std::chrono::milliseconds Restart();
   // What it has logged.
   std::string Log() const;
 
  private:
-  void Start();
+  struct Process {
+    pid_t pid = -1;
+    UniqueFd socket;
+    std::string heard;  // Not yet a line.
+
+    void Say(const std::string& line);
+    std::string Hear();
+    void Kill();
+  };
+  // One that has no node yet, and waits to be told to start.
+  Process Spawn();
+  void Start(Process process);
 
   TestNodeOptions options_;
   std::string log_path_;
-  pid_t pid_ = -1;
-  UniqueFd socket_;
-  std::string heard_;  // Not yet a line.
+  Process process_, next_;
 };
 
 }  // namespace terrace::testing

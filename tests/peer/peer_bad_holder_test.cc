@@ -111,16 +111,9 @@ PeerAnswer AllOf(const PeerLookup& lookup, std::uint64_t lease) {
   return {lookup.id, lease, std::vector<std::uint8_t>((lookup.keys.size() + 7) / 8, 0xff)};
 }
 
-TestNodeOptions Short() {
-  TestNodeOptions options;
-  options.plane = "tcp";
-  options.more = ShortDeadlines();
-  return options;
-}
-
 TEST(PeerBadHolder, PromisesOneLeaseTwice) {
   FakeHolder holder([](const PeerLookup& lookup) { return AllOf(lookup, 7); });
-  TestNode asker(Short());
+  TestNode asker(WithShortDeadlines("tcp"));
   EXPECT_EQ(asker.Fetch(Keys(1, 300), holder.route()), 0u) << "two questions";
   EXPECT_TRUE(asker.Becomes("terrace_peer_failures_total", 1));
   EXPECT_EQ(asker.LeftoversInTheEnd(), "");
@@ -128,7 +121,7 @@ TEST(PeerBadHolder, PromisesOneLeaseTwice) {
 
 TEST(PeerBadHolder, AnswersWhatDoesNotFit) {
   FakeHolder holder([](const PeerLookup& lookup) { return PeerAnswer{lookup.id, 7, {0xff}}; });
-  TestNode asker(Short());
+  TestNode asker(WithShortDeadlines("tcp"));
   EXPECT_EQ(asker.Fetch(PromptKeys(1), holder.route()), 0u);
   EXPECT_EQ(asker.Counter("terrace_peer_failures_total"), 1u);
   EXPECT_EQ(asker.LeftoversInTheEnd(), "");
@@ -156,7 +149,7 @@ TEST(PeerBadHolder, NeverAnswers) {
 TEST(PeerBadHolder, HasNothingOfWhatItPromises) {
   std::atomic<std::uint64_t> lease = 1;
   FakeHolder bad([&](const PeerLookup& lookup) { return AllOf(lookup, lease++); });
-  TestNode good(Short()), asker(Short());
+  TestNode good(WithShortDeadlines("tcp")), asker(WithShortDeadlines("tcp"));
   good.Store(PromptKeys(1));
   for (std::uint32_t i = 0; i < 5; ++i) EXPECT_EQ(asker.Fetch(PromptKeys(2 + i), bad.route()), 0u);
   EXPECT_EQ(asker.Counter("terrace_peer_gone_chunks_total"), 5 * kPromptChunks);

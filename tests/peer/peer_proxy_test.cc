@@ -6,31 +6,24 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "tests/peer/node_process.h"
+#include "tests/peer/fetching.h"
 #include "tests/peer/proxy.h"
 
 namespace terrace::testing {
 namespace {
 
-using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 using Kind = Proxy::Fault::Kind;
 using Way = Proxy::Way;
-
-constexpr milliseconds kFewDeadlines{10 * kFetchMs};
 
 class PeerProxy : public ::testing::Test {
  protected:
   static constexpr std::size_t kSome = 4;
 
-  PeerProxy() {
-    TestNodeOptions options;
-    options.plane = "tcp";
-    options.more = ShortDeadlines();
-    asker_ = std::make_unique<TestNode>(options);
+  explicit PeerProxy(std::uint32_t lease_ms = kLeaseMs) {
+    NewAsker();
+    TestNodeOptions options = WithShortDeadlines("tcp", lease_ms);
     options.port = control_port_;
     options.more += ", \"data_port\": " + std::to_string(data_port_);
     holder_ = std::make_unique<TestNode>(options);
@@ -38,18 +31,8 @@ class PeerProxy : public ::testing::Test {
   }
   ~PeerProxy() override { ExpectNothingLeft(); }
 
-  void NewAsker() {
-    TestNodeOptions options;
-    options.plane = "tcp";
-    options.more = ShortDeadlines();
-    asker_ = std::make_unique<TestNode>(options);
-  }
-  std::size_t Fetch(std::uint32_t prompt) {
-    const auto since = Clock::now();
-    const std::size_t got = asker_->Fetch(PromptKeys(prompt), route_);
-    EXPECT_LT(Clock::now() - since, kFewDeadlines);
-    return got;
-  }
+  void NewAsker() { asker_ = std::make_unique<TestNode>(WithShortDeadlines("tcp")); }
+  std::size_t Fetch(std::uint32_t prompt) { return Fetching(*asker_, route_, prompt).Wait(); }
   void ExpectNothingLeft() {
     EXPECT_EQ(asker_->LeftoversInTheEnd(), "");
     EXPECT_EQ(holder_->LeftoversInTheEnd(), "");
@@ -66,6 +49,7 @@ class PeerProxy : public ::testing::Test {
   const std::uint32_t control_port_ = FreePort(), data_port_ = FreePort();
   Proxy control_{control_port_}, data_{data_port_};
   const std::shared_ptr<const PeerRoute> route_ = RouteTo(kProxyHost, control_port_);
+  const std::string name_ = std::string(kProxyHost) + ":" + std::to_string(control_port_);
   std::unique_ptr<TestNode> holder_, asker_;
 };
 
@@ -79,10 +63,7 @@ TEST_F(PeerProxy, ABlackHoleBeforeTheHello) {
   control_.Set({Kind::kBlackHole});
   EXPECT_EQ(Fetch(1), 0u);
   EXPECT_EQ(Failures(), 1u);
-  // Those behind it do not wait.
-  const auto asked = asker_->Counter("terrace_peer_lookups_total");
-  for (int i = 0; i < 10; ++i) EXPECT_EQ(Fetch(2), 0u);
-  EXPECT_EQ(asker_->Counter("terrace_peer_lookups_total"), asked);
+  EXPECT_TRUE(asker_->ComputesWithoutAsking(PromptKeys(2), route_)) << "those behind do not wait";
   control_.Set({});
   ExpectRecovery(3);
 }
@@ -113,6 +94,131 @@ TEST_F(PeerProxy, ABlackHoleBeforeTheDataLinkIsOpen) {
   EXPECT_GE(Failures(), 1u);
   ExpectNothingLeft();
   data_.Set({});
+  ExpectRecovery(3);
+}
+
+const std::string kNoWelcome = "it did not say welcome within 400 ms";
+const std::string kNoAnswer = "it did not answer a look-up in time";
+const std::string kNoDataLink = "no data link could be opened: it was not open in time";
+const std::string kNoChunks = "it did not send chunks within 1500 ms";
+
+// One way there is silence, from the start or from somewhere in the conversation on: see kPlaces.
+struct Hole {
+  const char* name;
+  bool on_data;
+  Way way;
+  std::size_t after;
+  std::string why;  // What its operator reads.
+};
+const std::vector<Hole> kHoles = {
+    {"nothing to the holder", false, Way::kToHolder, 0, kNoWelcome},
+    {"in the hello", false, Way::kToHolder, 200, kNoWelcome},
+    {"in the look-up", false, Way::kToHolder, 700, kNoAnswer},
+    {"nothing to the asker", false, Way::kToAsker, 0, kNoWelcome},
+    {"in the welcome", false, Way::kToAsker, 120, kNoWelcome},
+    {"in the answer", false, Way::kToAsker, 235,
+     "it did not "},  // Or still the welcome: its token varies in size.
+    {"nothing to the data port", true, Way::kToHolder, 0, kNoDataLink},
+    {"in the token", true, Way::kToHolder, 20, kNoDataLink},
+    {"in the reads", true, Way::kToHolder, 400, kNoChunks},
+    {"nothing from the data port", true, Way::kToAsker, 0, kNoDataLink},
+    {"in the first chunk", true, Way::kToAsker, 77'777, kNoChunks},
+    {"in the last chunk", true, Way::kToAsker, 9'500'000, kNoChunks},
+};
+
+TEST_F(PeerProxy, AOneWayHoleInAFirstConversation) {
+  for (const Hole& hole : kHoles) {
+    SCOPED_TRACE(hole.name);
+    NewAsker();
+    Proxy& proxy = hole.on_data ? data_ : control_;
+    proxy.Set({Kind::kOneWayHole, hole.way, hole.after});
+    ::testing::internal::CaptureStderr();
+    EXPECT_LT(Fetch(1), kPromptChunks);
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(log.find("peer " + name_ + ": " + hole.why), std::string::npos) << log;
+    EXPECT_EQ(proxy.forwarded(hole.way), hole.after);
+    EXPECT_EQ(Failures(), 1u);
+    ExpectNothingLeft();
+    proxy.Set({});
+    ExpectRecovery(2);
+  }
+}
+
+TEST_F(PeerProxy, AOneWayHoleBetweenTwoThatHaveTalked) {
+  for (const bool on_data : {false, true}) {
+    for (const Way way : {Way::kToHolder, Way::kToAsker}) {
+      SCOPED_TRACE(std::string(on_data ? "data" : "control") +
+                   (way == Way::kToHolder ? " to the holder" : " to the asker"));
+      NewAsker();
+      Warm();
+      Proxy& proxy = on_data ? data_ : control_;
+      proxy.Set({Kind::kOneWayHole, way});
+      EXPECT_EQ(Fetch(2), 0u);
+      EXPECT_EQ(Failures(), 1u);
+      EXPECT_EQ(asker_->Counter("terrace_peer_overdue_fetches_total"), on_data ? 1u : 0u);
+      EXPECT_TRUE(asker_->ComputesWithoutAsking(PromptKeys(2), route_));
+      ExpectNothingLeft();
+      proxy.Set({});
+      ExpectRecovery(3);
+    }
+  }
+}
+
+// Its control port answers at each try, but no data link opens.
+TEST_F(PeerProxy, NobodyWaitsWhileADataPortIsTriedAgain) {
+  Warm();
+  data_.Set({Kind::kOneWayHole, Way::kToHolder});
+  EXPECT_EQ(Fetch(2), 0u);
+  const auto asked = asker_->Counter("terrace_peer_lookups_total");
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (Failures() < 4 && std::chrono::steady_clock::now() < end) EXPECT_EQ(Fetch(2), 0u);
+  EXPECT_GE(Failures(), 4u);
+  EXPECT_EQ(asker_->Counter("terrace_peer_lookups_total"), asked);
+  ExpectNothingLeft();
+  data_.Set({});
+  ExpectRecovery(3);
+}
+
+// The bytes need no control link. What the holder promises later nobody hears of: the asker hangs
+// up its data link, and that ends the promise.
+TEST_F(PeerProxy, AHoleFromTheHoldersControlPortInAFetch) {
+  Warm();
+  data_.Set({Kind::kDelay});
+  Fetching fetching(*asker_, route_, 2);
+  EXPECT_TRUE(data_.AwaitForwarded(Way::kToAsker, 1'000));
+  control_.Set({Kind::kOneWayHole, Way::kToAsker});
+  EXPECT_EQ(fetching.Wait(), kPromptChunks);
+  EXPECT_EQ(Failures(), 0u);
+  EXPECT_EQ(Fetch(3), 0u);
+  EXPECT_EQ(Failures(), 1u);
+  ExpectNothingLeft();
+  EXPECT_TRUE(holder_->Becomes("terrace_peer_sessions_expired_total", 1));
+  EXPECT_EQ(holder_->Counter("terrace_peer_expired_leases_total"), 0u);
+  control_.Set({});
+  ExpectRecovery(3);
+}
+
+class PeerProxyShortLease : public PeerProxy {
+ protected:
+  PeerProxyShortLease() : PeerProxy(100) {}
+};
+
+// The asker says in vain that it still wants the chunks: they are not pinned for its fetch_timeout.
+TEST_F(PeerProxyShortLease, AHoleToTheHoldersControlPortInAFetch) {
+  constexpr std::size_t kSomeBytes = 1'000'000;
+  Warm();
+  data_.Set({Kind::kOneWayHole, Way::kToAsker, kSomeBytes});
+  Fetching fetching(*asker_, route_, 2);
+  EXPECT_TRUE(data_.AwaitForwarded(Way::kToAsker, kSomeBytes));
+  control_.Set({Kind::kOneWayHole, Way::kToHolder});
+  EXPECT_TRUE(holder_->Becomes("terrace_peer_expired_leases_total", 1));
+  EXPECT_EQ(holder_->LeftoversInTheEnd(), "");
+  data_.Set({});
+  EXPECT_LT(fetching.Wait(), kPromptChunks);
+  ExpectNothingLeft();
+  EXPECT_EQ(Fetch(3), 0u);
+  EXPECT_GE(Failures(), 1u);
+  control_.Set({});
   ExpectRecovery(3);
 }
 

@@ -20,8 +20,10 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using Kind = Proxy::Fault::Kind;
 
+constexpr std::size_t kPieceMax = 64 << 10;
 constexpr std::size_t kHeldMax = 128 << 10;
 constexpr milliseconds kDelay{5};
+constexpr Proxy::Way kWays[] = {Proxy::Way::kToHolder, Proxy::Way::kToAsker};
 
 sockaddr_in AddressOf(const char* host, std::uint32_t port) {
   sockaddr_in address{};
@@ -76,11 +78,11 @@ std::size_t Proxy::forwarded(Way way) const {
 
 bool Proxy::AwaitForwarded(Way way, std::size_t bytes) const {
   const auto end = Clock::now() + kPatience;
-  while (Clock::now() < end) {
-    if (forwarded(way) >= bytes) return true;
-    std::this_thread::sleep_for(milliseconds(1));
+  MutexLock lock(mutex_);
+  while (counts_[static_cast<std::size_t>(way)] < bytes) {
+    if (!counted_.WaitUntil(mutex_, end)) return false;
   }
-  return false;
+  return true;
 }
 
 Proxy::Fault Proxy::CurrentFault() const {
@@ -88,17 +90,25 @@ Proxy::Fault Proxy::CurrentFault() const {
   return fault_;
 }
 
+std::size_t Proxy::Room(Way way) const {
+  if (fault_.kind == Kind::kBlackHole) return 0;
+  if (fault_.kind != Kind::kOneWayHole || fault_.way != way) return kPieceMax;
+  return std::min(kPieceMax, fault_.after - counts_[static_cast<std::size_t>(way)]);
+}
+
 void Proxy::Run() {
   while (!stopping_.load(std::memory_order_relaxed)) {
-    Wait(CurrentFault());
+    Wait();
     const Fault fault = CurrentFault();
     Accept();
     if (fault.kind != Kind::kBlackHole) {
       for (Connection& one : connections_) {
-        if (!one.over) Take(one, Way::kToHolder, fault);
-        if (!one.over) Take(one, Way::kToAsker, fault);
-        if (!one.over) Forward(one.to_holder, one, fault);
-        if (!one.over) Forward(one.to_asker, one, fault);
+        for (const Way way : kWays) {
+          if (!one.over) Take(one, way, fault);
+        }
+        for (const Way way : kWays) {
+          if (!one.over) Forward(one, way, fault);
+        }
       }
     }
     connections_.remove_if([](const Connection& one) { return one.over; });
@@ -127,60 +137,77 @@ void Proxy::Accept() {
 }
 
 // Until there is something to do.
-void Proxy::Wait(const Fault& fault) {
+void Proxy::Wait() {
   std::vector<pollfd> fds{{listener_.get(), POLLIN, 0}};
-  for (const Connection& one : connections_) {
-    for (const Stream* stream : {&one.to_holder, &one.to_asker}) {
-      if (!stream->ended && stream->held < kHeldMax && fault.kind != Kind::kBlackHole) {
-        fds.push_back({stream->from, POLLIN, 0});
+  bool slow = false;
+  {
+    MutexLock lock(mutex_);
+    slow = fault_.kind == Kind::kSlow;
+    for (Connection& one : connections_) {
+      for (const Way way : kWays) {
+        const Stream& stream = one.Of(way);
+        if (!stream.ended && stream.held < kHeldMax && Room(way) > 0) {
+          fds.push_back({stream.from, POLLIN, 0});
+        }
       }
     }
   }
-  ::poll(fds.data(), fds.size(), fault.kind == Kind::kSlow ? 1 : 2);
-  if (fault.kind == Kind::kSlow) std::this_thread::sleep_for(milliseconds(1));
+  ::poll(fds.data(), fds.size(), slow ? 1 : 2);
+  if (slow) std::this_thread::sleep_for(milliseconds(1));
 }
 
 void Proxy::Take(Connection& connection, Way way, const Fault& fault) {
-  Stream& stream = way == Way::kToHolder ? connection.to_holder : connection.to_asker;
+  Stream& stream = connection.Of(way);
   if (stream.ended || stream.held >= kHeldMax) return;
-  std::vector<std::byte> bytes(64 << 10);
-  const ssize_t got = ::recv(stream.from, bytes.data(), bytes.size(), 0);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got < 0) return End(connection, Kind::kCut);
-  stream.ended = got == 0;
-  bytes.resize(static_cast<std::size_t>(got));
-  bool ends = false;
+  std::vector<std::byte> bytes(kPieceMax);
+  Kind end = Kind::kNone;
   {
     MutexLock lock(mutex_);
+    bytes.resize(Room(way));
+    if (bytes.empty()) return;
+    const ssize_t got = ::recv(stream.from, bytes.data(), bytes.size(), 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got < 0) return End(connection, Kind::kCut);
+    stream.ended = got == 0;
+    bytes.resize(static_cast<std::size_t>(got));
     const std::size_t before = counts_[static_cast<std::size_t>(way)];
-    const bool hits = fault.way == way && !happened_ && fault.after >= before &&
-                      fault.after - before < bytes.size();
-    if (hits && fault.kind == Kind::kFlip) {
-      bytes[fault.after - before] ^= std::byte{0x10};
+    const bool hits = fault_.way == way && !happened_ && fault_.after >= before &&
+                      fault_.after - before < bytes.size();
+    if (hits && fault_.kind == Kind::kFlip) {
+      bytes[fault_.after - before] ^= std::byte{0x10};
       happened_ = true;
-    } else if (hits && (fault.kind == Kind::kCut || fault.kind == Kind::kTruncate)) {
-      bytes.resize(fault.after - before);
-      happened_ = ends = true;
+    } else if (hits && (fault_.kind == Kind::kCut || fault_.kind == Kind::kTruncate)) {
+      bytes.resize(fault_.after - before);
+      happened_ = true;
+      end = fault_.kind;
     }
     counts_[static_cast<std::size_t>(way)] += bytes.size();
   }
+  counted_.NotifyAll();
   if (!bytes.empty()) {
     const auto due = Clock::now() + (fault.kind == Kind::kDelay ? kDelay : milliseconds(0));
     stream.held += bytes.size();
     stream.pieces.push_back({due, std::move(bytes)});
   }
-  if (!ends) return;
-  Forward(stream, connection, fault);
-  End(connection, fault.kind);
+  if (end == Kind::kNone) return;
+  Forward(connection, way, fault);
+  End(connection, end);
 }
 
-void Proxy::Forward(Stream& stream, Connection& connection, const Fault& fault) {
+void Proxy::Forward(Connection& connection, Way way, const Fault& fault) {
+  Stream& stream = connection.Of(way);
   while (!stream.pieces.empty() && stream.pieces.front().due <= Clock::now()) {
     auto& bytes = stream.pieces.front().bytes;
     const std::size_t size = fault.kind == Kind::kSlow ? 1 : bytes.size();
     const ssize_t sent = ::send(stream.to, bytes.data(), size, MSG_NOSIGNAL);
     if (sent < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOTCONN)) return;
-    if (sent < 0) return End(connection, Kind::kCut);
+    if (sent < 0) {
+      // Of that the other end hears only through what leads there.
+      if (fault.kind != Kind::kOneWayHole || fault.way == way) return End(connection, Kind::kCut);
+      stream.pieces.clear();
+      stream.held = 0;
+      return;
+    }
     stream.held -= static_cast<std::size_t>(sent);
     bytes.erase(bytes.begin(), bytes.begin() + sent);
     if (bytes.empty()) stream.pieces.pop_front();

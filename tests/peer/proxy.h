@@ -27,12 +27,13 @@ class Proxy {
   struct Fault {
     enum class Kind : std::uint8_t {
       kNone,
-      kBlackHole,  // Accepts, forwards nothing either way; connections stay, nothing is lost.
-      kDelay,      // Each piece is 5 ms late, either way.
-      kSlow,       // A byte each ms, either way.
-      kCut,        // Behind byte `after` that way: reset, both ends.
-      kTruncate,   // Behind byte `after` that way: closed in order, both ends.
-      kFlip,       // A bit of byte `after` that way.
+      kBlackHole,   // Accepts, forwards nothing either way; connections stay, nothing is lost.
+      kOneWayHole,  // From byte `after` on nothing that way, nor the end of it; all the other way.
+      kDelay,       // Each piece is 5 ms late, either way.
+      kSlow,        // A byte each ms, either way.
+      kCut,         // Behind byte `after` that way: reset, both ends.
+      kTruncate,    // Behind byte `after` that way: closed in order, both ends.
+      kFlip,        // A bit of byte `after` that way.
     };
     Kind kind = Kind::kNone;
     Way way = Way::kToAsker;
@@ -69,20 +70,24 @@ class Proxy {
     UniqueFd asker, holder;
     Stream to_holder, to_asker;
     bool over = false;
+    Stream& Of(Way way) { return way == Way::kToHolder ? to_holder : to_asker; }
   };
 
   Fault CurrentFault() const;
+  // How many bytes may be taken that way now.
+  std::size_t Room(Way way) const TERRACE_REQUIRES(mutex_);
   void Run();
   void Accept();
-  void Wait(const Fault& fault);
+  void Wait();
   void Take(Connection& connection, Way way, const Fault& fault);
-  void Forward(Stream& stream, Connection& connection, const Fault& fault);
+  void Forward(Connection& connection, Way way, const Fault& fault);
   void End(Connection& connection, Fault::Kind how);
 
   const std::uint32_t port_;
   UniqueFd listener_;
   std::list<Connection> connections_;  // The thread's.
   mutable Mutex mutex_;
+  mutable CondVar counted_;
   Fault fault_ TERRACE_GUARDED_BY(mutex_);
   bool happened_ TERRACE_GUARDED_BY(mutex_) = false;
   std::size_t counts_[2] TERRACE_GUARDED_BY(mutex_) = {};  // By Way.

@@ -44,12 +44,16 @@ std::vector<std::byte> ChunkOf(const ChunkKey& key) {
 
 }  // namespace
 
-std::string ShortDeadlines() {
+TestNodeOptions WithShortDeadlines(const std::string& plane, std::uint32_t lease_ms) {
   const auto part = [](const char* name, std::uint32_t ms) {
     return std::string("\"") + name + "\": " + std::to_string(ms);
   };
-  return part("connect_timeout_ms", kConnectMs) + ", " + part("lookup_timeout_ms", kLookupMs) +
-         ", " + part("fetch_timeout_ms", kFetchMs) + ", " + part("lease_ms", kLeaseMs);
+  TestNodeOptions options;
+  options.plane = plane;
+  options.more = part("connect_timeout_ms", kConnectMs) + ", " +
+                 part("lookup_timeout_ms", kLookupMs) + ", " + part("fetch_timeout_ms", kFetchMs) +
+                 ", " + part("lease_ms", lease_ms);
+  return options;
 }
 
 std::uint32_t FreePort() {
@@ -74,6 +78,14 @@ std::shared_ptr<const PeerRoute> RouteTo(const std::string& host, std::uint32_t 
   return route;
 }
 
+std::shared_ptr<const PeerRoute> RouteToPrefiller(const std::string& host, std::uint32_t port,
+                                                  const std::string& transfer) {
+  auto route = std::make_shared<PeerRoute>();
+  route->source = {
+      PeerRoute::SourceKind::kPrefiller, {host, static_cast<std::uint16_t>(port)}, transfer};
+  return route;
+}
+
 TestNode::TestNode(const TestNodeOptions& options)
     : port_(options.port == 0 ? FreePort() : options.port) {
   const std::string json =
@@ -92,13 +104,18 @@ std::byte* TestNode::Slot(SlotId slot) {
   return slots.base + std::size_t{slot.value} * slots.stride_bytes;
 }
 
-void TestNode::Store(const std::vector<ChunkKey>& keys) {
+Request TestNode::NewRequest(std::shared_ptr<const PeerRoute> route) {
+  Request request{RequestId(next_request_++), LoadSourceSet::All(), std::move(route)};
+  ManagerRegion region(node_->manager());
+  node_->manager().OnNewRequest(request);
+  return request;
+}
+
+void TestNode::StoreOf(const Request& request, std::span<const ChunkKey> keys) {
   OffloadingManager& manager = node_->manager();
-  const Request request{RequestId(next_request_++)};
   StorePlan plan;
   {
     ManagerRegion region(manager);
-    manager.OnNewRequest(request);
     if (manager.PrepareStore(keys, request, plan) != StoreOutcome::kPlanned) GiveUp("no room");
   }
   for (std::size_t i = 0; i < plan.keys.size(); ++i) {
@@ -107,7 +124,28 @@ void TestNode::Store(const std::vector<ChunkKey>& keys) {
   }
   ManagerRegion region(manager);
   manager.CompleteStore(plan.slots, request, CopyOutcome::kOk);
-  manager.OnRequestFinished(request);
+}
+
+void TestNode::Finish(const Request& request) {
+  ManagerRegion region(node_->manager());
+  node_->manager().OnRequestFinished(request);
+}
+
+void TestNode::Store(const std::vector<ChunkKey>& keys) {
+  const Request request = NewRequest();
+  StoreOf(request, keys);
+  Finish(request);
+}
+
+void TestNode::Prefill(const std::vector<ChunkKey>& keys, const std::string& transfer,
+                       std::size_t count) {
+  if (!prefilling_) {
+    auto route = std::make_shared<PeerRoute>();
+    route->keep_for_transfer = transfer;
+    prefilling_ = NewRequest(std::move(route));
+  }
+  StoreOf(*prefilling_, std::span(keys).first(count));
+  if (count == keys.size()) Finish(*std::exchange(prefilling_, std::nullopt));
 }
 
 void TestNode::Check(const std::vector<ChunkKey>& keys, const std::vector<SlotId>& slots) {
@@ -120,11 +158,7 @@ void TestNode::Check(const std::vector<ChunkKey>& keys, const std::vector<SlotId
 std::size_t TestNode::Fetch(const std::vector<ChunkKey>& keys,
                             std::shared_ptr<const PeerRoute> route) {
   OffloadingManager& manager = node_->manager();
-  const Request request{RequestId(next_request_++), LoadSourceSet::All(), std::move(route)};
-  {
-    ManagerRegion region(manager);
-    manager.OnNewRequest(request);
-  }
+  const Request request = NewRequest(std::move(route));
   std::vector<ChunkKey> hits;
   std::vector<SlotId> slots;
   std::size_t in_a_row = 0;
@@ -167,6 +201,16 @@ bool TestNode::FetchesInTheEnd(const std::vector<ChunkKey>& keys,
     std::this_thread::sleep_for(milliseconds(10));
   }
   return false;
+}
+
+bool TestNode::ComputesWithoutAsking(const std::vector<ChunkKey>& keys,
+                                     const std::shared_ptr<const PeerRoute>& route) {
+  constexpr int kTimes = 20;
+  const auto asked = Counter("terrace_peer_lookups_total");
+  for (int i = 0; i < kTimes; ++i) {
+    if (Fetch(keys, route) > 0) return false;
+  }
+  return Counter("terrace_peer_lookups_total") == asked;
 }
 
 std::uint64_t TestNode::Counter(const std::string& name) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,12 +28,15 @@ struct TestNodeOptions {
 
 // What a test of faults waits for is bounded by these, in ms.
 inline constexpr std::uint32_t kConnectMs = 400, kLookupMs = 400, kFetchMs = 1'500, kLeaseMs = 900;
-std::string ShortDeadlines();  // For TestNodeOptions::more.
+TestNodeOptions WithShortDeadlines(const std::string& plane, std::uint32_t lease_ms = kLeaseMs);
 
 // A port that was free a moment ago, and that the system gives to nobody who asks for any.
 std::uint32_t FreePort();
 
 std::shared_ptr<const PeerRoute> RouteTo(const std::string& host, std::uint32_t port);
+// To one that computes the prompt for us, under this name.
+std::shared_ptr<const PeerRoute> RouteToPrefiller(const std::string& host, std::uint32_t port,
+                                                  const std::string& transfer);
 
 // Thread-compatible, but for Counter() and Leftovers(), which any thread may call.
 class TestNode {
@@ -44,6 +49,9 @@ class TestNode {
 
   // Each byte depends on the key and on its place. Aborts if there is no room.
   void Store(const std::vector<ChunkKey>& keys);
+  // Computes the first `count` of them for a decoder, which knows them by `transfer`. Until it has
+  // computed all its request goes on, and the next call goes on with it.
+  void Prefill(const std::vector<ChunkKey>& keys, const std::string& transfer, std::size_t count);
   // As an engine that has nothing else to do: asks until all is decided, loads what is there and
   // compares each byte. How many of `keys`, from the first on, it has in the end. Aborts on a wrong
   // byte, and if it takes longer than kPatience.
@@ -52,6 +60,10 @@ class TestNode {
   // kPatience. For a peer that is left alone for a while.
   bool FetchesInTheEnd(const std::vector<ChunkKey>& keys,
                        const std::shared_ptr<const PeerRoute>& route);
+
+  // Fetches them some times; true if it got none and asked nobody: one that is down costs nothing.
+  bool ComputesWithoutAsking(const std::vector<ChunkKey>& keys,
+                             const std::shared_ptr<const PeerRoute>& route);
 
   std::uint64_t Counter(const std::string& name);
   bool Becomes(const std::string& name, std::uint64_t value);
@@ -62,11 +74,15 @@ class TestNode {
 
  private:
   std::byte* Slot(SlotId slot);
+  Request NewRequest(std::shared_ptr<const PeerRoute> route = nullptr);
+  void StoreOf(const Request& request, std::span<const ChunkKey> keys);
+  void Finish(const Request& request);
   void Check(const std::vector<ChunkKey>& keys, const std::vector<SlotId>& slots);
 
   const std::uint32_t port_;
   std::unique_ptr<Node> node_;
   std::uint64_t next_request_ = 1;
+  std::optional<Request> prefilling_;
 };
 
 }  // namespace terrace::testing

@@ -80,9 +80,11 @@ class RemotePeer {
 
   // Somebody will want it soon: connects, if it is not down.
   void Want();
-  // Whether a request should wait for its answer.
+  // Whether a request should wait for its answer. After a failure only once both links are open: a
+  // peer whose data port alone is silent would cost somebody a deadline at each try.
   bool IsWorthWaiting() const {
-    return state_ == State::kReady || (state_ == State::kConnecting && failures_ == 0);
+    if (failures_ > 0) return state_ == State::kReady && data_open_;
+    return state_ == State::kReady || state_ == State::kConnecting;
   }
 
   // Asks; the listener gets exactly one OnAnswer for each id. Pre: IsWorthWaiting(); 1 to
