@@ -4,8 +4,9 @@
 // them in batches into its own. The raw copy of the same bytes between the same two processes is
 // taken in turn with that, so that what else runs on the machine touches both: for TCP a loop of
 // send() and recv() on sockets with the same options, for shared memory a copy from the mapping
-// with non-temporal stores, and for UCX the same ucp_get. A fetch also hashes every byte on both
-// sides.
+// with non-temporal stores, and for UCX the same ucp_get. A fetch also hashes every byte at the
+// asker. The holder knows its chunks' checksums, as a node does that stored or fetched them;
+// "unhashed" is of one that has to take them first, as one of vLLM does for each chunk once.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -138,8 +139,15 @@ std::unique_ptr<UcxHolder> HoldRawUcx(FakeTierHost& host, int to) {
 // A holder in a process of its own, and this process's end.
 class Pair {
  public:
-  explicit Pair(const Plane& plane) : theirs_(kChunks, kChunk), ours_(kChunks, kChunk) {
+  // `hashed`: whether the holder knows its chunks' checksums.
+  Pair(const Plane& plane, bool hashed) : theirs_(kChunks, kChunk), ours_(kChunks, kChunk) {
     std::memset(theirs_.Memory().bytes.data(), 0x5a, theirs_.Memory().bytes.size());
+    if (hashed) {
+      SlotChecksums& known = theirs_.RememberChecksums();
+      for (std::uint32_t i = 0; i < kChunks; ++i) {
+        known.Note(SlotId(i), Xxh3(theirs_.Slot(SlotId(i))));
+      }
+    }
     std::memset(ours_.Memory().bytes.data(), 1, ours_.Memory().bytes.size());
     std::array<int, 2> ends{};
     if (::pipe(ends.data()) != 0) return;
@@ -343,10 +351,10 @@ class RawUcx {
 #endif
 
 // False if something did not work.
-bool Measure(const Plane& plane, const std::function<bool(Pair&)>& raw, int rounds,
+bool Measure(const Plane& plane, bool hashed, const std::function<bool(Pair&)>& raw, int rounds,
              Report& report) {
-  Progress(std::string("  ") + plane.name);
-  Pair pair(plane);
+  Progress(std::string("  ") + plane.name + (hashed ? "" : ", unhashed"));
+  Pair pair(plane, hashed);
   if (!pair.ok()) return false;
   constexpr std::size_t kAll = kChunk * kChunks;
   std::vector<double> fetch_rates, raw_rates, prompt_rates, latencies;
@@ -372,6 +380,11 @@ bool Measure(const Plane& plane, const std::function<bool(Pair&)>& raw, int roun
     }
   }
   const std::string prefix = std::string("peers.") + plane.name + '.';
+  if (!hashed) {
+    report.Add({prefix + "fetch_unhashed", Median(fetch_rates), "GB/s", Median(raw_rates),
+                Row::Goal::kNone, 0});
+    return true;
+  }
   report.Add({prefix + "fetch", Median(fetch_rates), "GB/s", Median(raw_rates), Row::Goal::kAtLeast,
               kGoal});
   report.Add({prefix + "prompt_8mib", Median(prompt_rates), "GB/s", Median(raw_rates),
@@ -388,15 +401,18 @@ int Main(int argc, char** argv) {
   }
   const int rounds = arguments.quick ? 5 : 25;
   Report report;
-  bool ok = Measure({"tcp", CreateTcpPlane}, &Pair::ReceiveRaw, rounds, report);
-  ok = Measure({"shared_memory", CreateShmPlane}, CopyMapping, rounds, report) && ok;
+  bool ok = true;
+  for (const bool hashed : {true, false}) {
+    const auto measure = [&](const Plane& plane, const std::function<bool(Pair&)>& raw) {
+      ok = Measure(plane, hashed, raw, rounds, report) && ok;
+    };
+    measure({"tcp", CreateTcpPlane}, &Pair::ReceiveRaw);
+    measure({"shared_memory", CreateShmPlane}, CopyMapping);
 #ifdef TERRACE_WITH_UCX
-  RawUcx raw_ucx;
-  ok = Measure(
-           {"ucx", CreateUcxPlane}, [&](Pair& pair) { return raw_ucx.Read(pair); }, rounds,
-           report) &&
-       ok;
+    RawUcx raw_ucx;
+    measure({"ucx", CreateUcxPlane}, [&](Pair& pair) { return raw_ucx.Read(pair); });
 #endif
+  }
   report.Print();
   if (!arguments.json.empty() && !report.WriteJson(arguments.json)) return 1;
   return ok ? 0 : 1;

@@ -67,10 +67,10 @@ class HolderLink {
   void Check(TimePoint now);
 
  private:
-  static constexpr std::size_t kReadsMax = 64;          // That may wait here.
-  static constexpr std::size_t kGrantedMax = 256;       // That the asker may fetch at a time.
-  static constexpr std::size_t kOutMax = 16 << 10;      // Bytes that wait for the asker.
-  static constexpr std::size_t kPieceSize = 256 << 10;  // Sent, and hashed while still in cache.
+  static constexpr std::size_t kReadsMax = 64;        // That may wait here.
+  static constexpr std::size_t kGrantedMax = 256;     // That the asker may fetch at a time.
+  static constexpr std::size_t kOutMax = 16 << 10;    // Bytes that wait for the asker.
+  static constexpr std::size_t kPieceSize = 1 << 20;  // Announced at a time.
   static constexpr std::size_t kDescriptorRoom = 64;
 
   // The chunk whose bytes are going out.
