@@ -50,7 +50,7 @@ TEST(PeerProcesses, AnAskerIsKilledAtEveryMessage) {
   for (const Moment& moment : kMoments) {
     SCOPED_TRACE(moment.name);
     ports.DelayAll();
-    NodeProcess asker(WithShortDeadlines("tcp"));
+    NodeProcess asker(WithLongDeadlines("tcp"));
     asker.Say("fetch 1 " + ports.address());
     EXPECT_TRUE(ports.Await(moment));
     const auto sessions_before = holder.Counter("terrace_peer_sessions_expired_total");

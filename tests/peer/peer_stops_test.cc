@@ -131,7 +131,7 @@ TEST(PeerStops, AnAskerAtEveryMessage) {
   for (const Moment& moment : kMoments) {
     SCOPED_TRACE(moment.name);
     ports.DelayAll();
-    NodeProcess asker(WithShortDeadlines("tcp"));
+    NodeProcess asker(WithLongDeadlines("tcp"));
     asker.Say("fetch 1 " + ports.address());
     EXPECT_TRUE(ports.Await(moment));
     asker.Stop();

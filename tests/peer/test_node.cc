@@ -44,16 +44,31 @@ std::vector<std::byte> ChunkOf(const ChunkKey& key) {
 
 }  // namespace
 
-TestNodeOptions WithShortDeadlines(const std::string& plane, std::uint32_t lease_ms) {
+namespace {
+
+TestNodeOptions WithDeadlines(const std::string& plane, std::uint32_t connect_ms,
+                              std::uint32_t lookup_ms, std::uint32_t fetch_ms,
+                              std::uint32_t lease_ms) {
   const auto part = [](const char* name, std::uint32_t ms) {
     return std::string("\"") + name + "\": " + std::to_string(ms);
   };
   TestNodeOptions options;
   options.plane = plane;
-  options.more = part("connect_timeout_ms", kConnectMs) + ", " +
-                 part("lookup_timeout_ms", kLookupMs) + ", " + part("fetch_timeout_ms", kFetchMs) +
+  options.more = part("connect_timeout_ms", connect_ms) + ", " +
+                 part("lookup_timeout_ms", lookup_ms) + ", " + part("fetch_timeout_ms", fetch_ms) +
                  ", " + part("lease_ms", lease_ms);
   return options;
+}
+
+}  // namespace
+
+TestNodeOptions WithShortDeadlines(const std::string& plane, std::uint32_t lease_ms) {
+  return WithDeadlines(plane, kConnectMs, kLookupMs, kFetchMs, lease_ms);
+}
+
+TestNodeOptions WithLongDeadlines(const std::string& plane) {
+  constexpr std::uint32_t kLongMs = 20'000;
+  return WithDeadlines(plane, kLongMs, kLongMs, kLongMs, kLeaseMs);
 }
 
 std::uint32_t FreePort() {

@@ -29,6 +29,8 @@ struct TestNodeOptions {
 // What a test of faults waits for is bounded by these, in ms.
 inline constexpr std::uint32_t kConnectMs = 400, kLookupMs = 400, kFetchMs = 1'500, kLeaseMs = 900;
 TestNodeOptions WithShortDeadlines(const std::string& plane, std::uint32_t lease_ms = kLeaseMs);
+// For an asker that must not give up on a busy machine before it is killed or stopped.
+TestNodeOptions WithLongDeadlines(const std::string& plane);
 
 // A port that was free a moment ago, and that the system gives to nobody who asks for any.
 std::uint32_t FreePort();
