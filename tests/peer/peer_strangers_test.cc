@@ -176,7 +176,7 @@ TEST_F(PeerStrangers, WhoSpeaksOutOfPlaceIsRefused) {
   EXPECT_EQ(LinesWith("is refused: its session is one that has ended"), 1u)
       << "the others are counted, a minute long";
   EXPECT_EQ(LinesWith("is refused: its version is 77, here it is " +
-                      std::to_string(kPeerProtocolVersion) + " "),
+                      std::to_string(kPeerProtocolVersion)),
             1u)
       << holder_.Log();
   EXPECT_EQ(LinesWith("is refused: its identity is another digest of equal fields"), 1u);
@@ -230,7 +230,7 @@ TEST(PeerWrongHello, EachFieldIsNamedByBothSides) {
       const bool is_first = told.insert(field).second;
       const bool is_told =
           holder.Log().find("a caller of the peer tier is refused: its " + field + " is " + askers +
-                            ", here it is " + holders + " ") != std::string::npos;
+                            ", here it is " + holders + "\n") != std::string::npos;
       EXPECT_EQ(is_told, is_first) << "one line a field, a minute\n" << holder.Log();
     }
     EXPECT_EQ(holder.AskNumber("counter terrace_peer_sessions_opened_total"), 0u);
