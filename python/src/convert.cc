@@ -57,6 +57,11 @@ nb::handle Keys::item(std::size_t i) const {
 void KeysOf(nb::handle iterable, Keys& keys) {
   keys.items = nb::steal(PySequence_Fast(iterable.ptr(), "keys must be an iterable of bytes"));
   if (!keys.items.is_valid()) throw nb::python_error();
+  if (PyList_Check(keys.items.ptr())) {
+    // Whoever has the list may change it while a tier in Python is asked.
+    keys.items = nb::steal(PyList_AsTuple(keys.items.ptr()));
+    if (!keys.items.is_valid()) throw nb::python_error();
+  }
   const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(keys.items.ptr()));
   keys.keys.clear();
   keys.keys.reserve(count);

@@ -115,6 +115,8 @@ class PyManager {
     std::vector<terrace::ChunkKey> keys;
   };
 
+  // Raises in a thread that is within a call of a tier.
+  void CheckNotAsking() const;
   // What the manager has recorded since.
   void NoteChanges();
   // Fills ends_ with those of keys_; false, and none, if they are not known.
@@ -161,6 +163,7 @@ class PyManager {
   std::vector<std::uint32_t> ends_;
   terrace::StorePlan plan_;
   std::vector<terrace::SlotId> slots_;
+  std::vector<std::pair<Entry*, terrace::SlotId>> completed_;  // And who wrote it.
 };
 
 }  // namespace terrace_kv
