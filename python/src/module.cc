@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -165,7 +166,9 @@ PyNode MakeNode(const std::string& config_json, const CacheIdentity& identity,
   }();
   PyNode node;
   node.node = std::shared_ptr<terrace::Node>(ValueOrRaise(std::move(made)).release(),
-                                             [](terrace::Node* dying) {
+                                             [maker = ::getpid()](terrace::Node* dying) {
+                                               // Its threads are another process's.
+                                               if (::getpid() != maker) return;
                                                // Its threads may be waiting for the interpreter.
                                                if (nb::is_alive()) {
                                                  nb::gil_scoped_release released;

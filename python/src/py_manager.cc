@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -59,7 +60,8 @@ PyManager::PyManager(std::shared_ptr<terrace::Node> node, std::shared_ptr<Reques
     : node_(std::move(node)),
       manager_(node_->manager()),
       book_(std::move(book)),
-      options_(options) {
+      options_(options),
+      maker_(::getpid()) {
   if (nb::len(answers) != 4) throw nb::value_error("answers are four: miss, hit, pending, retry");
   for (std::size_t i = 0; i < 4; ++i) answers_[i] = answers[i];
   slot_writers_.resize(node_->host_slots().slot_count);
@@ -513,13 +515,20 @@ bool PyManager::Drain(double timeout_s) {
     throw nb::python_error();
   }
   CheckNotAsking();
+  if (::getpid() != maker_) {
+    PyErr_SetString(
+        PyExc_RuntimeError,
+        "drain() in a process that was forked from the node's: only that has its tiers' threads");
+    throw nb::python_error();
+  }
   nb::gil_scoped_release released;
   return node_->Drain(Milliseconds(timeout_s));
 }
 
 void PyManager::Shutdown() {
   CheckNotAsking();
-  if (HoldsLock()) Unlock();  // As after an engine's step that failed: nothing follows.
+  if (::getpid() != maker_) return;  // Forked: there is nothing of it to end.
+  if (HoldsLock()) Unlock();         // As after an engine's step that failed: nothing follows.
   nb::gil_scoped_release released;
   node_->Shutdown();
 }

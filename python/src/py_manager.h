@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <chrono>
@@ -134,6 +135,7 @@ class PyManager {
   terrace::OffloadingManager& manager_;
   const std::shared_ptr<RequestBook> book_;
   const Options options_;
+  const pid_t maker_;  // Whose the node's threads are.
   nb::object answers_[4];
   std::atomic<const void*> owner_{nullptr};  // The thread that is between Lock() and Unlock().
 

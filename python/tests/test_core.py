@@ -9,7 +9,9 @@ import array
 import ctypes
 import multiprocessing
 import operator
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -682,6 +684,36 @@ def test_a_tiers_list_may_change_while_it_is_read():
         reports.extend(Report() for _ in range(50))
         node.manager.on_schedule_end()
         assert node.manager.stats()["tiers"][0]["unknown_reports"] == 50
+
+
+def test_a_forked_process_ends_without_the_nodes_threads(tmp_path: pathlib.Path):
+    tiers = [{"type": "file", "root_dir": str(tmp_path)}, {"type": "peer", "port": 0}]
+    node = make_node(secondary_tiers=tiers, tier_poll_interval_s=0.001)
+
+    def in_child() -> None:
+        with pytest.raises(RuntimeError, match="forked"):
+            node.drain(PATIENCE_S)
+        node.shutdown()
+
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            in_child()
+            code = 0
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + PATIENCE_S
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            pytest.fail("the child does not end")
+        time.sleep(0.01)
+    assert ended[1] == 0
+    store(node.manager, keys(1), "r")
+    assert node.drain(PATIENCE_S)
+    node.shutdown()
 
 
 def test_a_process_ends_with_a_tier_of_python_that_the_control_thread_calls():
