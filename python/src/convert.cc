@@ -74,12 +74,14 @@ bool HasRepeats(const std::vector<ChunkKey>& keys) {
   static thread_local std::vector<std::uint64_t> begins;
   begins.assign(std::bit_ceil(4 * keys.size() + 1), 0);
   const std::size_t mask = begins.size() - 1;
+  const int shift = 64 - std::countr_zero(begins.size());
   bool alike = false;
   for (const ChunkKey& key : keys) {
     std::uint64_t begin = 0;
     std::memcpy(&begin, key.hash().data(), std::min(sizeof(begin), key.hash().size()));
     begin = (begin + key.group()) | 1;
-    std::size_t i = (begin * 0x9e3779b97f4a7c15 >> 32) & mask;
+    // The product's highest bits: they depend on all of what is multiplied.
+    std::size_t i = begin * 0x9e3779b97f4a7c15 >> shift;
     while (begins[i] != 0 && begins[i] != begin) i = (i + 1) & mask;
     alike = alike || begins[i] == begin;
     begins[i] = begin;
