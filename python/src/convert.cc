@@ -57,6 +57,11 @@ nb::handle Keys::item(std::size_t i) const {
 void KeysOf(nb::handle iterable, Keys& keys) {
   keys.items = nb::steal(PySequence_Fast(iterable.ptr(), "keys must be an iterable of bytes"));
   if (!keys.items.is_valid()) throw nb::python_error();
+  if (PyList_Check(keys.items.ptr())) {
+    // Whoever has the list may change it while a tier in Python is asked.
+    keys.items = nb::steal(PyList_AsTuple(keys.items.ptr()));
+    if (!keys.items.is_valid()) throw nb::python_error();
+  }
   const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(keys.items.ptr()));
   keys.keys.clear();
   keys.keys.reserve(count);
@@ -69,12 +74,14 @@ bool HasRepeats(const std::vector<ChunkKey>& keys) {
   static thread_local std::vector<std::uint64_t> begins;
   begins.assign(std::bit_ceil(4 * keys.size() + 1), 0);
   const std::size_t mask = begins.size() - 1;
+  const int shift = 64 - std::countr_zero(begins.size());
   bool alike = false;
   for (const ChunkKey& key : keys) {
     std::uint64_t begin = 0;
     std::memcpy(&begin, key.hash().data(), std::min(sizeof(begin), key.hash().size()));
     begin = (begin + key.group()) | 1;
-    std::size_t i = (begin * 0x9e3779b97f4a7c15 >> 32) & mask;
+    // The product's highest bits: they depend on all of what is multiplied.
+    std::size_t i = begin * 0x9e3779b97f4a7c15 >> shift;
     while (begins[i] != 0 && begins[i] != begin) i = (i + 1) & mask;
     alike = alike || begins[i] == begin;
     begins[i] = begin;

@@ -17,9 +17,10 @@ namespace terrace_kv {
 
 namespace nb = nanobind;
 
-// Never negative, and not so long that a clock overflows.
+// Never negative, and not so long that a clock overflows; what is no number is 0.
 inline std::chrono::milliseconds Milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(std::clamp(seconds, 0.0, 1e9) * 1e3));
+  return std::chrono::milliseconds(
+      static_cast<std::int64_t>(seconds > 0 ? std::min(seconds, 1e9) * 1e3 : 0));
 }
 
 // Throws the Python exception of an error, with its text (terrace_kv/errors.py).
@@ -40,7 +41,7 @@ nb::bytes BytesOf(const terrace::ChunkKey& key);
 
 // The keys of any iterable. `items` holds what it gave, co-indexed.
 struct Keys {
-  nb::object items;  // A list or tuple.
+  nb::object items;  // A tuple.
   std::vector<terrace::ChunkKey> keys;
 
   nb::handle item(std::size_t i) const;

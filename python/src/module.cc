@@ -6,9 +6,11 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,6 +50,10 @@ struct Shape {
 
 // memoryview(memory): rows of bytes, writable.
 int GetBuffer(PyObject* self, Py_buffer* view, int flags) {
+  if (!nb::inst_ready(self)) {
+    PyErr_SetString(PyExc_BufferError, "this host memory was not made by create() or share()");
+    return -1;
+  }
   const terrace::HostSlots slots = nb::inst_ptr<HostMemory>(nb::handle(self))->slots();
   auto* shape = new Shape{
       {static_cast<Py_ssize_t>(slots.slot_count), static_cast<Py_ssize_t>(slots.stride_bytes)},
@@ -160,7 +166,9 @@ PyNode MakeNode(const std::string& config_json, const CacheIdentity& identity,
   }();
   PyNode node;
   node.node = std::shared_ptr<terrace::Node>(ValueOrRaise(std::move(made)).release(),
-                                             [](terrace::Node* dying) {
+                                             [maker = ::getpid()](terrace::Node* dying) {
+                                               // Its threads are another process's.
+                                               if (::getpid() != maker) return;
                                                // Its threads may be waiting for the interpreter.
                                                if (nb::is_alive()) {
                                                  nb::gil_scoped_release released;
@@ -233,6 +241,7 @@ void SubmitJob(BlockCopier& copier, std::uint64_t job_id, bool is_store, nb::han
                std::uint32_t blocks_per_chunk, bool urgent, std::uintptr_t after_event) {
   const std::vector<std::uint32_t> blocks = Integers(block_ids);
   const std::vector<std::uint32_t> slots = Integers(slot_ids);
+  if (blocks_per_chunk == 0) throw nb::value_error("blocks_per_chunk is 0");
   if (group_sizes.size() != first_blocks.size()) {
     throw nb::value_error("group_sizes and first_blocks are of different lengths");
   }
@@ -326,6 +335,10 @@ PyObject* CallLookup(PyObject* self, PyObject* const* arguments, Py_ssize_t coun
     PyErr_Format(PyExc_TypeError, "lookup() takes a key and a request, not %zd arguments", count);
     return nullptr;
   }
+  if (!nb::inst_ready(self)) {
+    PyErr_SetString(PyExc_TypeError, "this manager was not made by a node");
+    return nullptr;
+  }
   try {
     return nb::inst_ptr<PyManager>(self)->Lookup(arguments[0], arguments[1]).release().ptr();
   } catch (nb::python_error& error) {
@@ -375,6 +388,7 @@ void BindNode(nb::module_& m) {
           "acquire",
           [](PyManagerLock& lock, bool blocking, double timeout) {
             if (!blocking) return lock.manager->TryLockFor(0);
+            if (std::isnan(timeout)) throw nb::value_error("timeout is not a number");
             if (timeout >= 0) return lock.manager->TryLockFor(timeout);
             lock.manager->Lock();
             return true;

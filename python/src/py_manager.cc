@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -59,7 +60,8 @@ PyManager::PyManager(std::shared_ptr<terrace::Node> node, std::shared_ptr<Reques
     : node_(std::move(node)),
       manager_(node_->manager()),
       book_(std::move(book)),
-      options_(options) {
+      options_(options),
+      maker_(::getpid()) {
   if (nb::len(answers) != 4) throw nb::value_error("answers are four: miss, hit, pending, retry");
   for (std::size_t i = 0; i < 4; ++i) answers_[i] = answers[i];
   slot_writers_.resize(node_->host_slots().slot_count);
@@ -70,12 +72,20 @@ PyManager::~PyManager() {
   if (HoldsLock()) Unlock();
 }
 
+// The lock may be the control thread's, which asks a tier: whoever waits for itself waits for ever.
+void PyManager::CheckNotAsking() const {
+  if (!book_->ThisThreadAsks()) return;
+  PyErr_SetString(PyExc_RuntimeError, "a tier must not call the manager that calls it");
+  throw nb::python_error();
+}
+
 void PyManager::Lock() {
   if (owner_.load(std::memory_order_relaxed) == ThisThread()) {
     PyErr_SetString(PyExc_RuntimeError,
                     "this thread holds the manager's lock already; it is not re-entrant");
     throw nb::python_error();
   }
+  CheckNotAsking();
   if (!manager_.TryLockFor(std::chrono::nanoseconds(0), Lane::kEngine, kHolder)) {
     nb::gil_scoped_release released;
     manager_.Lock(Lane::kEngine, kHolder);
@@ -89,6 +99,7 @@ bool PyManager::TryLockFor(double timeout_s) {
                     "this thread holds the manager's lock already; it is not re-entrant");
     throw nb::python_error();
   }
+  CheckNotAsking();
   bool locked = manager_.TryLockFor(std::chrono::nanoseconds(0), Lane::kEngine, kHolder);
   if (!locked && timeout_s > 0) {
     nb::gil_scoped_release released;
@@ -103,6 +114,12 @@ void PyManager::Unlock() {
     PyErr_SetString(PyExc_RuntimeError, "this thread does not hold the manager's lock");
     throw nb::python_error();
   }
+  if (is_inside_) {
+    PyErr_SetString(
+        PyExc_RuntimeError,
+        "a tier must not give up the lock of the call that asks it, nor end the manager");
+    throw nb::python_error();
+  }
   owner_.store(nullptr, std::memory_order_relaxed);
   manager_.Unlock();
 }
@@ -110,7 +127,7 @@ void PyManager::Unlock() {
 bool PyManager::HoldsLock() const { return owner_.load(std::memory_order_relaxed) == ThisThread(); }
 
 PyManager::Entry* PyManager::FindEntry(nb::handle name) {
-  if (name.ptr() == last_name_.ptr()) return last_entry_;
+  if (last_entry_ != nullptr && name.ptr() == last_name_.ptr()) return last_entry_;
   PyObject* number = PyDict_GetItemWithError(numbers_.ptr(), name.ptr());
   if (number == nullptr) {
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
@@ -208,11 +225,25 @@ nb::str PyManager::GetLoadSource(nb::handle key, nb::handle request) {
   return nb::str(source.data(), source.size());
 }
 
+namespace {
+
+template <typename T>
+T EndsOf(nb::handle ends) {
+  T out;
+  if (nb::try_cast(ends, out)) return out;
+  PyErr_SetString(
+      PyExc_TypeError,
+      "ends are whole numbers from 0 to 4294967295, one for each key, or a dict of them");
+  throw nb::python_error();
+}
+
+}  // namespace
+
 bool PyManager::TakeEnds(nb::handle ends) {
   ends_.clear();
   if (ends.is_none()) return false;
   if (!PyDict_Check(ends.ptr())) {
-    ends_ = nb::cast<std::vector<std::uint32_t>>(ends);
+    ends_ = EndsOf<std::vector<std::uint32_t>>(ends);
     if (ends_.size() != keys_.keys.size()) throw nb::value_error("as many ends as keys");
     return true;
   }
@@ -224,7 +255,7 @@ bool PyManager::TakeEnds(nb::handle ends) {
       ends_.clear();
       return false;
     }
-    ends_.push_back(nb::cast<std::uint32_t>(nb::handle(end)));
+    ends_.push_back(EndsOf<std::uint32_t>(nb::handle(end)));
   }
   return true;
 }
@@ -327,22 +358,26 @@ void PyManager::CompleteStore(nb::handle keys, nb::handle /*request*/, bool succ
   Region region(*this);
   manager_.AssertHeld();
   KeysOf(keys, keys_);
-  // In one call for each request, as a rule one.
-  slots_.clear();
+  completed_.clear();
   for (const ChunkKey& key : keys_.keys) {
     const auto slot = manager_.SlotOf(key);
-    if (slot && slot_writers_[slot->value] != nullptr) slots_.push_back(*slot);
+    if (!slot) continue;
+    // A chunk that is named twice is completed once.
+    Entry* const writer = std::exchange(slot_writers_[slot->value], nullptr);
+    if (writer != nullptr) completed_.emplace_back(writer, *slot);
   }
-  while (!slots_.empty()) {
-    Entry& writer = *slot_writers_[slots_.front().value];
-    const auto others = std::stable_partition(slots_.begin(), slots_.end(), [&](SlotId slot) {
-      return slot_writers_[slot.value] == &writer;
+  // In one call for each request, as a rule one.
+  while (!completed_.empty()) {
+    Entry& writer = *completed_.front().first;
+    slots_.clear();
+    std::erase_if(completed_, [&](const auto& one) {
+      if (one.first != &writer) return false;
+      slots_.push_back(one.second);
+      return true;
     });
-    const std::vector<SlotId> own(slots_.begin(), others);
-    slots_.erase(slots_.begin(), others);
-    for (const SlotId slot : own) slot_writers_[slot.value] = nullptr;
-    writer.stores -= static_cast<std::uint32_t>(own.size());
-    manager_.CompleteStore(own, writer.request, success ? CopyOutcome::kOk : CopyOutcome::kFailed);
+    writer.stores -= static_cast<std::uint32_t>(slots_.size());
+    manager_.CompleteStore(slots_, writer.request,
+                           success ? CopyOutcome::kOk : CopyOutcome::kFailed);
     ForgetIfDone(writer);
   }
   NoteChanges();
@@ -357,7 +392,7 @@ void PyManager::OnRequestFinished(nb::handle request) {
 
 void PyManager::Finish(Entry& entry) {
   manager_.AssertHeld();
-  PyDict_DelItem(numbers_.ptr(), entry.name.ptr());
+  if (PyDict_DelItem(numbers_.ptr(), entry.name.ptr()) != 0) PyErr_Clear();  // Its hash changed.
   last_entry_ = nullptr;
   last_name_ = nb::none();
   entry.finished = true;
@@ -479,12 +514,21 @@ bool PyManager::Drain(double timeout_s) {
     PyErr_SetString(PyExc_RuntimeError, "drain() must be called without holding the lock");
     throw nb::python_error();
   }
+  CheckNotAsking();
+  if (::getpid() != maker_) {
+    PyErr_SetString(
+        PyExc_RuntimeError,
+        "drain() in a process that was forked from the node's: only that has its tiers' threads");
+    throw nb::python_error();
+  }
   nb::gil_scoped_release released;
   return node_->Drain(Milliseconds(timeout_s));
 }
 
 void PyManager::Shutdown() {
-  if (HoldsLock()) Unlock();  // As after an engine's step that failed: nothing follows.
+  CheckNotAsking();
+  if (::getpid() != maker_) return;  // Forked: there is nothing of it to end.
+  if (HoldsLock()) Unlock();         // As after an engine's step that failed: nothing follows.
   nb::gil_scoped_release released;
   node_->Shutdown();
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <chrono>
@@ -115,6 +116,8 @@ class PyManager {
     std::vector<terrace::ChunkKey> keys;
   };
 
+  // Raises in a thread that is within a call of a tier.
+  void CheckNotAsking() const;
   // What the manager has recorded since.
   void NoteChanges();
   // Fills ends_ with those of keys_; false, and none, if they are not known.
@@ -132,6 +135,7 @@ class PyManager {
   terrace::OffloadingManager& manager_;
   const std::shared_ptr<RequestBook> book_;
   const Options options_;
+  const pid_t maker_;  // Whose the node's threads are.
   nb::object answers_[4];
   std::atomic<const void*> owner_{nullptr};  // The thread that is between Lock() and Unlock().
 
@@ -161,6 +165,7 @@ class PyManager {
   std::vector<std::uint32_t> ends_;
   terrace::StorePlan plan_;
   std::vector<terrace::SlotId> slots_;
+  std::vector<std::pair<Entry*, terrace::SlotId>> completed_;  // And who wrote it.
 };
 
 }  // namespace terrace_kv

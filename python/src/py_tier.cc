@@ -2,7 +2,9 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <stdexcept>
+#include <typeinfo>
 #include <utility>
 
 #include "convert.h"
@@ -29,6 +31,8 @@ auto InPython(const Call& call) {
   std::string raised;
   try {
     return call();
+  } catch (const std::bad_cast&) {
+    raised = "what it returned is of a wrong type, or a number out of range";
   } catch (const std::exception& error) {
     raised = error.what();
   }
@@ -39,6 +43,21 @@ nb::list BytesOf(const std::vector<ChunkKey>& keys) {
   nb::list list;
   for (const ChunkKey& key : keys) list.append(terrace_kv::BytesOf(key));
   return list;
+}
+
+// Never negative, and no longer than a clock can tell.
+std::chrono::nanoseconds Nanoseconds(double seconds) {
+  return std::chrono::nanoseconds(
+      static_cast<std::int64_t>(seconds > 0 ? std::min(seconds, 1e6) * 1e9 : 0));
+}
+
+// The same under the manager's lock.
+template <typename Call>
+auto Ask(RequestBook& book, const Call& call) {
+  return InPython([&] {
+    const RequestBook::Asking asking(book);
+    return call();
+  });
 }
 
 LoadSource SourceOf(const std::string& name) {
@@ -69,7 +88,7 @@ PyTier::~PyTier() {
 }
 
 TierLookup PyTier::Lookup(const ChunkKey& key, const Request& request) {
-  return InPython([&] {
+  return Ask(*book_, [&] {
     const int answer =
         nb::cast<int>(adapter_.attr("lookup")(terrace_kv::BytesOf(key), book_->Find(request.id)));
     if (answer == 0) return TierLookup::kMiss;
@@ -78,7 +97,7 @@ TierLookup PyTier::Lookup(const ChunkKey& key, const Request& request) {
 }
 
 void PyTier::Submit(TransferJob job, bool is_store) {
-  InPython([&] {
+  Ask(*book_, [&] {
     nb::list slots = ListOf(job.slots);
     const auto [entry, is_new] = jobs_.emplace(job.id, job.keys);
     try {
@@ -93,9 +112,11 @@ void PyTier::Submit(TransferJob job, bool is_store) {
 
 void PyTier::TakeFinished(std::vector<JobResult>& results) {
   if (is_shut_) return;
-  InPython([&] {
+  Ask(*book_, [&] {
     // (job, failed keys or None if all did, bytes, seconds): see tiers.py.
-    for (nb::handle item : nb::cast<nb::list>(adapter_.attr("take_finished")())) {
+    // A copy: the tier may change its list while its items are looked at.
+    const nb::tuple items(nb::cast<nb::list>(adapter_.attr("take_finished")()));
+    for (nb::handle item : items) {
       const auto number = nb::cast<std::uint64_t>(item[0]);
       const auto job = jobs_.find(JobId(number));
       if (job == jobs_.end()) {  // The manager counts it.
@@ -106,17 +127,17 @@ void PyTier::TakeFinished(std::vector<JobResult>& results) {
       const bool success = nb::cast<bool>(item[1]);
       const nb::object good = item[2];
       for (const ChunkKey& key : job->second) {
-        const bool ok =
-            success || (!good.is_none() &&
-                        PySequence_Contains(good.ptr(), terrace_kv::BytesOf(key).ptr()) == 1);
-        result.outcomes.push_back(ok ? CopyOutcome::kOk : CopyOutcome::kFailed);
+        int ok = success ? 1 : 0;
+        if (!success && !good.is_none()) {
+          ok = PySequence_Contains(good.ptr(), terrace_kv::BytesOf(key).ptr());
+          if (ok < 0) throw nb::python_error();
+        }
+        result.outcomes.push_back(ok == 1 ? CopyOutcome::kOk : CopyOutcome::kFailed);
       }
       const nb::object seconds = item[4];
       if (!seconds.is_none()) {
         result.ended_at = std::chrono::steady_clock::now();
-        result.started_at =
-            result.ended_at - std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                  std::chrono::duration<double>(nb::cast<double>(seconds)));
+        result.started_at = result.ended_at - Nanoseconds(nb::cast<double>(seconds));
       }
       jobs_.erase(job);
       results.push_back(std::move(result));
@@ -125,26 +146,26 @@ void PyTier::TakeFinished(std::vector<JobResult>& results) {
 }
 
 StoreInterest PyTier::OnNewRequest(const Request& request) {
-  return InPython([&] {
+  return Ask(*book_, [&] {
     const bool whole = nb::cast<bool>(adapter_.attr("on_new_request")(book_->Hold(request.id)));
     return whole ? StoreInterest::kWholeRequest : StoreInterest::kNewChunks;
   });
 }
 
 void PyTier::OnRequestFinished(const Request& request) {
-  InPython([&] { adapter_.attr("on_request_finished")(book_->LetGo(request.id)); });
+  Ask(*book_, [&] { adapter_.attr("on_request_finished")(book_->LetGo(request.id)); });
 }
 
 void PyTier::OnScheduleEnd() {
-  InPython([&] { adapter_.attr("on_schedule_end")(book_->step); });
+  Ask(*book_, [&] { adapter_.attr("on_schedule_end")(book_->step); });
 }
 
 bool PyTier::HasPendingWork() const {
-  return InPython([&] { return nb::cast<bool>(adapter_.attr("has_pending_work")()); });
+  return Ask(*book_, [&] { return nb::cast<bool>(adapter_.attr("has_pending_work")()); });
 }
 
 void PyTier::ServeExternalRequests(terrace::TierServer& server) {
-  InPython([&] {
+  Ask(*book_, [&] {
     nb::object handle = nb::cast(new PyServer(server, jobs_), nb::rv_policy::take_ownership);
     auto& native = nb::cast<PyServer&>(handle);
     try {

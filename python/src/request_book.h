@@ -5,7 +5,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <cstdint>
+#include <thread>
 #include <unordered_map>
 
 #include "terrace/types.h"
@@ -39,11 +41,31 @@ class RequestBook {
     return context;
   }
 
+  // While a tier in Python is asked under the manager's lock: by which thread.
+  class Asking {
+   public:
+    explicit Asking(RequestBook& book) : book_(book) {
+      book_.asking_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    }
+    ~Asking() { book_.asking_.store({}, std::memory_order_relaxed); }
+    Asking(const Asking&) = delete;
+    Asking& operator=(const Asking&) = delete;
+
+   private:
+    RequestBook& book_;
+  };
+  bool ThisThreadAsks() const {
+    return asking_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
+
   bool any_tier = false;  // In Python.
   // What the engine said of the step that ends now; None between.
   nb::object step = nb::none();
 
  private:
+  // Relaxed: a thread only compares it with its own id, which only itself writes.
+  std::atomic<std::thread::id> asking_{};
+
   struct Held {
     nb::object context;
     std::uint32_t by = 0;

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import enum
 import json
+import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -19,6 +22,17 @@ class LookupResult(enum.Enum):
     HIT = 1
     HIT_PENDING = 2
     RETRY = 3
+
+
+_running: weakref.WeakSet[Node] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_running.clear)  # A node's threads stay with its process.
+
+
+@atexit.register
+def _shut_down_all() -> None:
+    """While tiers in Python can still be called: a native thread that waits for an interpreter that ends aborts."""
+    for node in list(_running):
+        node.shutdown()
 
 
 def _json(config: Mapping[str, Any] | str) -> str:
@@ -63,6 +77,8 @@ class Node:
         """The slots; ``memoryview(node.memory)`` has a row of ``stride_bytes`` for each."""
         self._core = _core.Node(text, identity, self.memory, list(tiers), tuple(answers), make_context)
         self.manager: _core.Manager = self._core.manager
+        if tiers:
+            _running.add(self)
 
     @property
     def metrics_address(self) -> str:

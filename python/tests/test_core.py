@@ -8,7 +8,10 @@ from __future__ import annotations
 import array
 import ctypes
 import multiprocessing
+import operator
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -228,6 +231,42 @@ def test_a_second_thread_waits_for_the_lock_and_the_interpreter_goes_on():
 
 
 # Completions.
+
+
+def test_a_chunk_that_is_named_twice_is_completed_once():
+    with make_node(enable_kv_events=True) as node:
+        manager = node.manager
+        [one, two] = keys(1, 2)
+        manager.prepare_store([one], "a")
+        manager.prepare_store([two], "b")
+        manager.complete_store([two, one, two, one], "a")
+        assert manager.stats()["stored_chunks"] == 2
+        assert manager.take_events() == [("stored", [two, one])]
+
+
+def test_keys_that_change_during_the_call_are_those_it_began_with():
+    class Changer(DictTier):
+        def on_new_request(self, request: Any) -> bool:
+            offered.clear()
+            return False
+
+    offered = keys(1, 2)
+    with make_node(tiers=(Changer(),)) as node:
+        kept, _, _ = store(node.manager, offered, "r")
+        assert kept == keys(1, 2) and not offered
+
+
+def test_a_request_whose_name_is_none_is_known_like_others():
+    class Nameless:
+        req_id = None
+
+    with make_node() as node:
+        manager = node.manager
+        store(manager, keys(1), "r")
+        manager.prepare_load(keys(1), Nameless())
+        manager.on_request_finished("r")
+        manager.complete_load(keys(1), Nameless())
+        assert manager.stats()["pinned_chunks"] == 0
 
 
 def test_completions_of_what_was_not_prepared_are_passed_over():
@@ -544,6 +583,160 @@ def test_a_tier_must_not_call_the_manager():
         assert node.manager.lookup(keys(2)[0], "r") is LookupResult.MISS
 
 
+@pytest.mark.parametrize("call", ["shutdown", "lock.release"])
+def test_a_tier_must_not_end_the_manager_that_calls_it(call: str):
+    raised: list[str] = []
+
+    class Caller(DictTier):
+        def lookup(self, key: bytes, request: Any) -> int:
+            try:
+                operator.attrgetter(call)(node.manager)()
+            except RuntimeError as error:
+                raised.append(str(error))
+            return terrace_kv.tiers.MISS
+
+    with make_node(tiers=(Caller(),)) as node:
+        for number in range(2):
+            assert node.manager.lookup(keys(number)[0], "r") is LookupResult.MISS
+    assert len(raised) == 2 and "a tier must not" in raised[0]
+
+
+def test_a_tier_must_not_call_the_manager_from_the_control_thread_either():
+    calls = (
+        lambda manager: manager.stats(),
+        lambda manager: manager.lock.acquire(),
+        lambda manager: manager.lock.acquire(timeout=0.1),
+        lambda manager: manager.drain(0.1),
+        lambda manager: manager.shutdown(),
+    )
+    raised: list[str] = []
+    done = threading.Event()
+
+    class Caller(DictTier):
+        serves_external_requests = serves_between_steps = True
+
+        def serve_external_requests(self, server: Any) -> None:
+            if done.is_set() or threading.current_thread() is threading.main_thread() or not made:
+                return
+            for call in calls:
+                try:
+                    call(made[0].manager)
+                except RuntimeError as error:
+                    raised.append(str(error))
+            done.set()
+
+    made: list[Node] = []
+    with make_node(tiers=(Caller(),), tier_poll_interval_s=0.001) as node:
+        made.append(node)
+        assert done.wait(PATIENCE_S)
+    assert len(raised) == len(calls)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [(1, False, 5, 0, None)],
+        [(1, True, None, -1, None)],
+        [(1,)],
+        None,
+        ["job"],
+    ],
+)
+def test_reports_that_are_none_are_faults_of_the_tier(answer: Any):
+    class Wrong(DictTier):
+        def take_finished(self) -> Any:
+            return answer
+
+    with make_node(tiers=(Wrong(),)) as node:
+        for number in range(5):
+            store(node.manager, keys(number), f"r{number}")
+            node.manager.on_schedule_end()
+        [stats] = node.manager.stats()["tiers"]
+        assert stats["faults"] > 0
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1e300, 1e300])
+def test_a_job_may_have_taken_any_time(seconds: float):
+    tier = DictTier()
+    tier.answers_jobs = False
+    with make_node(tiers=(tier,)) as node:
+        store(node.manager, keys(1), "r")
+        tier.results = [(tier.jobs[0][0], True, None, CHUNK_BYTES, seconds)]
+        node.manager.on_schedule_end()
+        [stats] = node.manager.stats()["tiers"]
+        assert stats["faults"] == 0
+        assert 0 <= stats["seconds_per_mib"] < 1e9
+
+
+def test_a_tiers_list_may_change_while_it_is_read():
+    class Report:
+        def __getitem__(self, index: int) -> int:
+            reports.clear()
+            return 12345
+
+    class Changer(DictTier):
+        def take_finished(self) -> Any:
+            return reports
+
+    reports: list[Any] = []
+    with make_node(tiers=(Changer(),)) as node:
+        store(node.manager, keys(1), "r")
+        reports.extend(Report() for _ in range(50))
+        node.manager.on_schedule_end()
+        assert node.manager.stats()["tiers"][0]["unknown_reports"] == 50
+
+
+def test_a_forked_process_ends_without_the_nodes_threads(tmp_path: pathlib.Path):
+    tiers = [{"type": "file", "root_dir": str(tmp_path)}, {"type": "peer", "port": 0}]
+    node = make_node(secondary_tiers=tiers, tier_poll_interval_s=0.001)
+
+    def in_child() -> None:
+        with pytest.raises(RuntimeError, match="forked"):
+            node.drain(PATIENCE_S)
+        node.shutdown()
+
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            in_child()
+            code = 0
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + PATIENCE_S
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            pytest.fail("the child does not end")
+        time.sleep(0.01)
+    assert ended[1] == 0
+    store(node.manager, keys(1), "r")
+    assert node.drain(PATIENCE_S)
+    node.shutdown()
+
+
+def test_a_process_ends_with_a_tier_of_python_that_the_control_thread_calls():
+    """And nobody shuts the node down: as an engine that failed."""
+    ran = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (0, "shut down\n"), ran.stderr
+
+
+_ENDS = """
+import terrace_kv, time
+class Served(terrace_kv.Tier):
+    serves_external_requests = serves_between_steps = True
+    def lookup(self, key, request): return 0
+    def submit(self, *job): pass
+    def take_finished(self): return []
+    def shutdown(self): print("shut down", flush=True)
+fields = dict(model="m", revision="1", dtype="i", layout="n", layout_version=1, tokens_per_chunk=16, chunk_bytes=4096,
+              shard_count=1, engine="e")
+config = {"cpu_bytes_to_use": 65536, "prefault_threads": 0, "tier_poll_interval_s": 0.0001}
+node = terrace_kv.Node(config, terrace_kv.CacheIdentity(**fields), tiers=[(0, Served())])
+"""
+
+
 def test_a_tier_that_wants_whole_requests_gets_what_host_memory_has_already():
     tier = DictTier()
     tier.on_new_request = lambda request: request == "whole"
@@ -577,6 +770,28 @@ def test_a_request_that_may_load_from_nowhere_asks_no_tier():
     with make_node(tiers=(tier,)) as node:
         node.manager.on_new_request("r", 0)
         assert node.manager.lookup(keys(1)[0], "r") is LookupResult.MISS
+
+
+@pytest.mark.parametrize("ends", [5, "x", [-1], [1 << 40], [None], {keys(1)[0]: "end"}])
+def test_ends_of_another_type_are_an_error_that_says_so(ends: Any) -> None:
+    with make_node() as node, pytest.raises(TypeError, match="ends are whole numbers"):
+        node.manager.prepare_store(keys(1), "r", True, ends)
+
+
+def test_what_nobody_made_is_an_error_to_use() -> None:
+    manager = terrace_kv._core.Manager.__new__(terrace_kv._core.Manager)
+    with pytest.raises(TypeError):
+        manager.lookup(keys(1)[0], "r")
+    with pytest.raises(BufferError):
+        memoryview(terrace_kv._core.HostMemory.__new__(terrace_kv._core.HostMemory))
+
+
+def test_times_that_are_no_numbers_do_not_wait_for_ever() -> None:
+    with make_node() as node:
+        with pytest.raises(ValueError, match="not a number"):
+            node.manager.lock.acquire(timeout=float("nan"))
+        assert node.drain(float("nan"))
+        assert not node.wait_for_progress(float("nan"))
 
 
 def test_a_chunk_named_twice_is_refused_and_changes_nothing() -> None:

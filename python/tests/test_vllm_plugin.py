@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import os
+import pathlib
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -694,6 +695,82 @@ def test_every_fault_is_named_at_once_with_its_place() -> None:
         "secondary_tiers[2]: must be an object",
     ):
         assert words in said, words
+
+
+def test_values_that_json_does_not_have_are_faults_with_their_keys() -> None:
+    loop: dict[str, Any] = {}
+    loop["again"] = loop
+    with pytest.raises(ConfigError) as raised:
+        read(
+            {
+                "cpu_bytes_to_use": 1 << 20,
+                "control_thread": loop,
+                "revision": "\ud800",
+                "metrics_listen": {1, 2},
+                "backpressure": {"alpha": 1, 5: 2},
+                "secondary_tiers": [
+                    {"type": "Mine", "module_path": "my.tiers", "colour": object()},
+                    {"type": "file", "root_dir": pathlib.Path("/cache"), "n_read_threads": float("nan")},
+                    {"type": "peer", "peers": ["\ud800"]},
+                ],
+            }
+        )
+    said = str(raised.value)
+    for words in (
+        "\ncontrol_thread.again.again.",
+        "\nrevision: must be text",
+        "\nmetrics_listen: must be a value that JSON has, is {1, 2}",
+        "\nsecondary_tiers[1].root_dir: must be a value that JSON has, is PosixPath('/cache')",
+        "\nsecondary_tiers[1].n_read_threads: must be a value that JSON has, is nan",
+        "\nsecondary_tiers[2].peers[0]: holds half of a character, is '\\ud800'",
+    ):
+        assert words in said, (words, said)
+
+
+def test_a_key_that_looks_like_a_tiers_place_is_named_as_it_is() -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(
+            {
+                "cpu_bytes_to_use": 1 << 20,
+                "secondary_tiers[0].type": "fs",
+                "secondary_tiers": [{"type": "Mine"}, {"type": "memory", "bytes": 1, "secondary_tiers[5]": 1}],
+            }
+        )
+    said = str(raised.value)
+    for words in ('["secondary_tiers[0].type"]: is not', 'secondary_tiers[1]["secondary_tiers[5]"]: is not'):
+        assert words in said, (words, said)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"remote_kv_source": "10.0.0.7:5710"},
+        {"remote_prefiller": {}},
+        {"remote_kv_source": {"kv_request_id": "r", "remote_host": "\ud800", "remote_port": 1}},
+        {"remote_kv_source": {"kv_request_id": "r", "remote_host": "h", "remote_port": float("nan")}},
+        {"remote_decoder": {"kv_request_id": {1}}},
+        ["remote_kv_source"],
+    ],
+)
+def test_what_a_client_writes_wrong_costs_the_engine_nothing(params: Any) -> None:
+    """What on_new_request() raises ends vLLM's core, for all clients."""
+    engine_id = f"route-{os.getpid()}-{next(_numbers)}"
+    worker = TerraceOffloadingSpec(config_of(engine_id=engine_id)).get_worker(caches())
+    manager = TerraceOffloadingSpec(config_of(engine_id=engine_id)).get_manager()
+    request = ReqContext(req_id="r", kv_transfer_params=params)
+    assert manager.on_new_request(request) == RequestOffloadingContext()
+    assert manager.lookup(make_offload_key(b"h" * 32, 0), request) is LookupResult.MISS
+    manager.on_request_finished(request)
+    manager.shutdown()
+    worker.shutdown()
+
+
+@pytest.mark.parametrize("name", ["\U0001f600" * 40, "\ud800", "x" * 200])
+def test_an_engine_id_may_be_any_text(name: str) -> None:
+    engine_id = f"{name}{os.getpid()}"
+    worker = TerraceOffloadingSpec(config_of(engine_id=engine_id)).get_worker(caches())
+    TerraceOffloadingSpec(config_of(engine_id=engine_id)).get_manager().shutdown()
+    worker.shutdown()
 
 
 def test_a_users_config_is_not_changed() -> None:

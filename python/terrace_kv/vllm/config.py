@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +38,9 @@ _DERIVED_KEYS = {
 _TERRACE_POLICIES = ("off", "drop", "throttle")
 # Of chunks that wait for their decoder; vLLM's default is a minute.
 _PARK_MS_MAX = 55_000
-_PLACE = re.compile(r"secondary_tiers\[(\d+)\]")
+# Of a tier; what stands in quotes is the user's.
+_PLACE = re.compile(r'"(?:[^"\\]|\\.)*"|secondary_tiers\[(\d+)\]')
+_DEPTH_MAX = 16  # That the native part reads.
 _NATIVE_TYPES = frozenset({"memory", "file", "peer", "plugin", "fs", "p2p"})
 _DETECTOR_POLICIES = {None: "drop", "DropStorePolicy": "drop", "ThrottledDropPolicy": "throttle"}
 
@@ -101,6 +104,17 @@ def is_python_tier(tier: Mapping[str, Any]) -> bool:
     return "module_path" in tier or tier.get("type") not in _NATIVE_TYPES
 
 
+def _is_text(value: str) -> bool:
+    """Not with half a character, which UTF-8 does not have."""
+    return not any("\ud800" <= one <= "\udfff" for one in value)
+
+
+def _path_of(path: str, key: Any) -> str:
+    if isinstance(key, str) and re.fullmatch(r"\w+", key, re.ASCII):
+        return f"{path}.{key}" if path else key
+    return f"{path}[{json.dumps(key) if isinstance(key, str) else repr(key)}]"
+
+
 class _Reader:
     def __init__(self, surroundings: Surroundings) -> None:
         self.out = Configuration()
@@ -123,18 +137,19 @@ class _Reader:
         self.out.copy_threads = self._number(extra, "copy_threads", 2, 1, 64)
         self.out.device_copies = self._choice(extra, "device_copies", ("vllm", "terrace"))
         if "revision" in extra:
-            if isinstance(extra["revision"], str) and extra["revision"]:
+            if isinstance(extra["revision"], str) and extra["revision"] and _is_text(extra["revision"]):
                 self.out.revision = extra["revision"]
             else:
                 self.faults.append("revision: must be text that is not empty")
         if "metrics_listen" in node:
             node["metrics_listen"] = self._listen(node["metrics_listen"])
         self._tiers(extra.get("secondary_tiers", []), self._detector(extra.get("backpressure"), "backpressure"))
-        # The native keys' faults count those of native tiers by their places among these: with the places of all.
-        try:
-            check_config(node)
-        except ConfigError as error:
-            self.faults.extend(self._with_places(line) for line in str(error).splitlines())
+        if self._can_be_json():
+            # The native keys' faults count those of native tiers by their places among these: with the places of all.
+            try:
+                check_config(node)
+            except ConfigError as error:
+                self.faults.extend(self._with_places(line) for line in str(error).splitlines())
         if self.faults:
             raise ConfigError("kv_connector_extra_config:\n" + "\n".join(self.faults))
         return self.out
@@ -155,7 +170,36 @@ class _Reader:
         return choices[0]
 
     def _with_places(self, line: str) -> str:
-        return _PLACE.sub(lambda found: f"secondary_tiers[{self._places[int(found[1])]}]", line)
+        return _PLACE.sub(lambda found: f"secondary_tiers[{self._places[int(found[1])]}]" if found[1] else found[0], line)
+
+    def _can_be_json(self) -> bool:
+        """Whether the native keys' values are such that JSON has. The others are faults, with their paths."""
+        before = len(self.faults)
+        for key, value in self.out.node.items():
+            if key != "secondary_tiers":
+                self._check_plain(key, value, _path_of("", key), 1)
+        for place, tier in zip(self._places, self.out.node.get("secondary_tiers", ())):
+            self._check_plain("", tier, f"secondary_tiers[{place}]", 2)
+        return len(self.faults) == before
+
+    def _check_plain(self, key: Any, value: Any, path: str, depth: int) -> None:
+        if not isinstance(key, str) or not _is_text(key):
+            self.faults.append(f"{path}: is not a known key")
+        elif isinstance(value, str):
+            if not _is_text(value):
+                self.faults.append(f"{path}: holds half of a character, is {value!r}")
+        elif isinstance(value, float) and not math.isfinite(value):
+            self.faults.append(f"{path}: must be a value that JSON has, is {value}")
+        elif isinstance(value, (dict, list, tuple)):
+            if depth > _DEPTH_MAX:
+                self.faults.append(f"{path}: is nested deeper than {_DEPTH_MAX} levels")
+                return
+            items = value.items() if isinstance(value, dict) else (("", one) for one in value)
+            for number, (inner, one) in enumerate(items):
+                at = _path_of(path, inner) if isinstance(value, dict) else f"{path}[{number}]"
+                self._check_plain(inner, one, at, depth + 1)
+        elif value is not None and not isinstance(value, (bool, int, float)):
+            self.faults.append(f"{path}: must be a value that JSON has, is {value!r}")
 
     def _tiers(self, tiers: Any, backpressure: Any) -> None:
         self._places: list[int] = []
@@ -227,7 +271,7 @@ class _Reader:
             tier["backpressure_ms_per_mib"] = self._milliseconds(
                 detector["high_water_s"], f"{path}.backpressure.high_water_s"
             )
-        for key in sorted(set(detector) - {"backpressure_cls", "policy_cls", "high_water_s"}):
+        for key in sorted(map(str, set(detector) - {"backpressure_cls", "policy_cls", "high_water_s"})):
             self._meaningless(f"{path}.backpressure.{key}")
 
     def _milliseconds(self, seconds: Any, path: str) -> int:

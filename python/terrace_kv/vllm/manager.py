@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -26,7 +27,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from ..node import Node
 from .filters import sources_allowed
 from .metrics import StatsTaker
-from .tiers import VllmTier
+from .tiers import LOG_PERIOD_S, VllmTier
 
 if TYPE_CHECKING:
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -106,6 +107,8 @@ class TerraceOffloadingManager(OffloadingManager):
         self._tiers = tuple(tiers)
         self._config_info = list(config_info)
         self._stats = StatsTaker(core, self._tiers)
+        self._next_route_log = 0.0  # time.monotonic()
+        self._unlogged_routes = 0
         # Of the class below these only have the contract.
         self.lock = core.lock
         self.lookup = core.lookup
@@ -119,8 +122,16 @@ class TerraceOffloadingManager(OffloadingManager):
         raise NotImplementedError  # Replaced by __init__().
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
-        route = self._route_of(req_context) if req_context.kv_transfer_params else None
-        whole = self._core.on_new_request(req_context, sources_allowed(req_context.load_tier_filter), route)
+        sources = sources_allowed(req_context.load_tier_filter)
+        try:
+            route = self._route_of(req_context) if req_context.kv_transfer_params else None
+            whole = self._core.on_new_request(req_context, sources, route)
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            # A client wrote it. What is raised here ends the engine for everybody.
+            if not req_context.kv_transfer_params:
+                raise
+            self._note_bad_route(req_context, error)
+            whole = self._core.on_new_request(req_context, sources, None)
         return RequestOffloadingContext(_WHOLE_REQUEST if whole else _NEW_CHUNKS)
 
     @staticmethod
@@ -128,6 +139,21 @@ class TerraceOffloadingManager(OffloadingManager):
         params = req_context.kv_transfer_params
         route = {key: params[key] for key in _ROUTE_KEYS if params.get(key) is not None}
         return json.dumps(route) if route else None
+
+    def _note_bad_route(self, req_context: ReqContext, error: Exception) -> None:
+        now = time.monotonic()
+        if now < self._next_route_log:
+            self._unlogged_routes += 1
+            return
+        self._next_route_log = now + LOG_PERIOD_S
+        more, self._unlogged_routes = self._unlogged_routes, 0
+        logger.warning(
+            "Terrace: request %s: its kv_transfer_params name no peer that can be asked, and it is served without: %s "
+            "(%d more since the last such line)",
+            req_context.req_id,
+            "; ".join(str(error).splitlines()),
+            more,
+        )
 
     def get_load_source(self, key: bytes, req_context: ReqContext) -> CacheHitSource:
         return _SOURCES[self._core.get_load_source(key, req_context)]

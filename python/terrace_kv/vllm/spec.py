@@ -148,8 +148,8 @@ class TerraceOffloadingSpec(CPUOffloadingSpec):
 
     def _share(self, rank: int | None, *, create: bool, timeout_s: float) -> _core.HostMemory:
         name = self.config.engine_id
-        if len(name) > _REGION_NAME_MAX:
-            name = hashlib.sha256(name.encode()).hexdigest()
+        if len(name) > _REGION_NAME_MAX or not name.isascii():
+            name = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
         return _core.HostMemory.share(
             self._configuration.json,
             self._identity(),
