@@ -169,5 +169,25 @@ TEST_F(ControlThreadTest, ATierThatDoesNotReturnDoesNotHangTheShutdown) {
   }));
 }
 
+TEST_F(ControlThreadTest, AThreadThatKeepsTheLockDoesNotHangDrainOrShutdown) {
+  options_.shutdown_timeout = 20ms;
+  Make(8, 1);
+  std::atomic<bool> inside{false}, go_on{false};
+  std::thread keeper([&] {
+    ManagerRegion region(*manager_);
+    inside = true;
+    while (!go_on) std::this_thread::sleep_for(1ms);
+  });
+  ASSERT_TRUE(Eventually([&] { return inside.load(); }));
+  EXPECT_FALSE(manager_->Drain(20ms));
+  manager_->Shutdown();
+  EXPECT_TRUE(manager_->tiers_still_run());
+  EXPECT_TRUE(log_.empty()) << "no tier is torn down under it";
+  go_on = true;
+  keeper.join();
+  manager_->Shutdown();
+  EXPECT_FALSE(manager_->tiers_still_run());
+}
+
 }  // namespace
 }  // namespace terrace

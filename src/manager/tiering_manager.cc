@@ -405,18 +405,24 @@ bool TieringManager::Drain(std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds kSlice{50};
   const auto deadline = DeadlineIn(timeout);
   for (;;) {
-    {
-      ManagerRegion region(*this, Lane::kEngine, "drain");
-      OnScheduleEnd();
-      if (!HasPendingWork()) return true;
+    // Who has it may not give it back.
+    if (!TryLockFor(deadline - std::chrono::steady_clock::now(), Lane::kEngine, "drain")) {
+      return false;
     }
+    OnScheduleEnd();
+    const bool pending = HasPendingWork();
+    Unlock();
+    if (!pending) return true;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         deadline - std::chrono::steady_clock::now());
     if (left.count() <= 0) return false;
     for (const auto& tier : tiers_) {
       if (tier->guard.Drain(std::min(left, kSlice)) != GuardedTier::DrainEnd::kThrew) continue;
-      ManagerRegion region(*this, Lane::kEngine, "drain");
+      if (!TryLockFor(deadline - std::chrono::steady_clock::now(), Lane::kEngine, "drain")) {
+        return false;
+      }
       tier->guard.OnContractFault("Drain threw");
+      Unlock();
     }
     // A tier may have nothing to drain and still something to do.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -450,21 +456,30 @@ void TieringManager::Shutdown() {
   // Before any tier: it may be inside one.
   tiers_still_run_ = control_ != nullptr && !control_->Stop(options_.shutdown_timeout);
   if (tiers_still_run_) return;  // A later call may find it stopped.
+  if (!TryLockFor(options_.shutdown_timeout, Lane::kEngine, "shutdown")) return LeaveRunning();
+  tiers_are_shut_ = true;
+  Unlock();
   tiers_were_shut_down_ = true;
-  {
-    ManagerRegion region(*this, Lane::kEngine, "shutdown");
-    tiers_are_shut_ = true;
-  }
   for (auto tier = tiers_.rbegin(); tier != tiers_.rend(); ++tier) {
     if ((*tier)->guard.Shutdown(options_.shutdown_timeout)) continue;
     (*tier)->guard.Leak();
     tiers_still_run_ = true;
   }
-  ManagerRegion region(*this, Lane::kEngine, "shutdown");
+  if (!TryLockFor(options_.shutdown_timeout, Lane::kEngine, "shutdown")) return LeaveRunning();
   CollectFinished();  // Cancelled jobs are reported as failed; their slots are free again.
   for (UnsentPromotion& unsent : std::exchange(unsent_, {})) FailPromotions(unsent);
   DropWaits();
   stats_.control.running = false;
+  Unlock();
+}
+
+// Whoever has the lock is inside, or has died there.
+void TieringManager::LeaveRunning() {
+  tiers_still_run_ = true;
+  TERRACE_LOG_ERROR(
+      "shutdown: another thread holds the manager's lock, and did not give it back within {} ms: "
+      "what it works on is left as it is, and host memory stays mapped",
+      options_.shutdown_timeout.count());
 }
 
 }  // namespace terrace

@@ -104,8 +104,8 @@ class TieringManager final : public OffloadingManager {
   ManagerStats Stats() const override TERRACE_REQUIRES(this);
   void Shutdown() override TERRACE_EXCLUDES(this);
 
-  // Blocks until every cascade and promotion has ended or `timeout` passed; true if all have. The
-  // engine must not be inside.
+  // Blocks until every cascade and promotion has ended or `timeout` passed; true if all have. While
+  // somebody else is inside it waits for the lock, no longer than that.
   bool Drain(std::chrono::milliseconds timeout) TERRACE_EXCLUDES(this);
 
   // One round of the control thread: collects from the tiers that serve others and from those that
@@ -121,7 +121,8 @@ class TieringManager final : public OffloadingManager {
   bool AnyTierServes() const;
   ControlStats& control_stats() TERRACE_REQUIRES(this) { return stats_.control; }
 
-  // True after a Shutdown() that a tier did not end in time: host memory must not be unmapped.
+  // True after a Shutdown() that a tier did not end in time, or that could not have the lock: host
+  // memory must not be unmapped.
   bool tiers_still_run() const { return tiers_still_run_; }
 
  private:
@@ -247,6 +248,7 @@ class TieringManager final : public OffloadingManager {
   void DropWaits() TERRACE_REQUIRES(this);
   void DropWaits(RequestState& state) TERRACE_REQUIRES(this);
 
+  void LeaveRunning();
   void SetControlRunning(bool running) TERRACE_EXCLUDES(this);
 
   // tiering_serve.cc
