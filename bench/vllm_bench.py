@@ -158,9 +158,9 @@ def make_tiering(side: Side, chunks: int, directory: str | None, row_bytes: int)
 def steps_of_scheduler(side: Side, tier: str, repeats: int) -> dict[str, float]:
     """us for all that a request of 64 chunks costs the scheduler's thread in the manager, in all of its steps.
 
-    Between two steps the thread sleeps, as while a model computes, and what the tier has to do is done beside it, so
-    that a step begins with cold caches and, of vLLM's manager, may have to wait for the interpreter. A request that
-    waits for its chunks asks again in each step, as vLLM's connector does. With the file tier both sides write a file
+    What the tier has to do is done beside it: on the cores that a step needs, and of vLLM's manager in the interpreter
+    that it needs. A request that waits for its chunks asks again in each step, as vLLM's connector does, and meanwhile
+    the thread sleeps, as while a model computes. With the file tier both sides write a file
     for each chunk, by O_DIRECT if they can, with 16 threads for each direction, and sync none; Terrace's have a header
     of 4 KiB besides.
     """
@@ -179,11 +179,11 @@ def steps_of_scheduler(side: Side, tier: str, repeats: int) -> dict[str, float]:
             nonlocal spent
             began = now()
             with manager.lock:
+                answer = None
                 for work in works:
                     answer = work()
                 manager.on_schedule_end(ScheduleEndContext(scheduled, ()))
             spent += now() - began
-            time.sleep(MODEL_S)
             return answer
 
         def output(complete: Callable[[], Any]) -> None:
@@ -215,12 +215,20 @@ def steps_of_scheduler(side: Side, tier: str, repeats: int) -> dict[str, float]:
             found = step(lambda: manager.on_new_request(request), lambda: look_up(keys, request))
             while found is None:
                 assert time.monotonic() < deadline, "the tier does not end"
+                time.sleep(MODEL_S)
                 found = step(lambda: look_up(keys, request))
             return request, found
 
         def end(request: Any) -> float:
             step(lambda: manager.on_request_finished(request))
             return spent / 1e3
+
+        def settle() -> None:
+            deadline = time.monotonic() + 20
+            while manager.has_pending_work():
+                assert time.monotonic() < deadline, "the tier does not end"
+                time.sleep(MODEL_S)
+                step()
 
         def store() -> tuple[list[bytes], float]:
             nonlocal fresh
@@ -254,6 +262,7 @@ def steps_of_scheduler(side: Side, tier: str, repeats: int) -> dict[str, float]:
             took = load(keys)
             if warm:
                 from_host.append(took)
+            settle()  # Or the tier would have ever more to do.
             if warm and tier == "file":
                 from_file.append(load(all_keys[i - age]))
         manager.shutdown()

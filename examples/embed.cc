@@ -1,4 +1,4 @@
-// An engine in sixty lines: it "computes" one byte per token, and has Terrace keep what it
+// An engine in eighty lines: it "computes" one byte per token, and has Terrace keep what it
 // computed.
 //
 // The first request computes its prompt and stores it; the second has the same beginning and loads
