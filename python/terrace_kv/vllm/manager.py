@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -27,7 +26,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from ..node import Node
 from .filters import sources_allowed
 from .metrics import StatsTaker
-from .tiers import LOG_PERIOD_S, VllmTier
+from .tiers import LogLimiter, VllmTier
 
 if TYPE_CHECKING:
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -107,8 +106,7 @@ class TerraceOffloadingManager(OffloadingManager):
         self._tiers = tuple(tiers)
         self._config_info = list(config_info)
         self._stats = StatsTaker(core, self._tiers)
-        self._next_route_log = 0.0  # time.monotonic()
-        self._unlogged_routes = 0
+        self._route_log = LogLimiter()
         # Of the class below these only have the contract.
         self.lock = core.lock
         self.lookup = core.lookup
@@ -141,12 +139,9 @@ class TerraceOffloadingManager(OffloadingManager):
         return json.dumps(route) if route else None
 
     def _note_bad_route(self, req_context: ReqContext, error: Exception) -> None:
-        now = time.monotonic()
-        if now < self._next_route_log:
-            self._unlogged_routes += 1
+        more = self._route_log.admit()
+        if more is None:
             return
-        self._next_route_log = now + LOG_PERIOD_S
-        more, self._unlogged_routes = self._unlogged_routes, 0
         logger.warning(
             "Terrace: request %s: its kv_transfer_params name no peer that can be asked, and it is served without: %s "
             "(%d more since the last such line)",

@@ -43,9 +43,27 @@ _SOURCES = {
     CacheHitSource.P2P: "peer",
 }
 LOG_PERIOD_S = 60.0
-"""Of a tier's faults in calls of the plug-in, one line in so long is logged."""
+"""Of a fault that repeats, one line in so long is logged."""
 
 _EMPTY_STEP = ScheduleEndContext(new_req_ids=(), preempted_req_ids=())
+
+
+class LogLimiter:
+    """Keeps a fault that repeats from filling the log. Of one thread at a time."""
+
+    def __init__(self) -> None:
+        self._next = 0.0  # time.monotonic()
+        self._held_back = 0
+
+    def admit(self) -> int | None:
+        """How many lines were held back since the last one; None if this one is, too."""
+        now = time.monotonic()
+        if now < self._next:
+            self._held_back += 1
+            return None
+        self._next = now + LOG_PERIOD_S
+        more, self._held_back = self._held_back, 0
+        return more
 
 
 def peer_context(number: int) -> ReqContext:
@@ -91,8 +109,7 @@ class VllmTier(terrace_tiers.Tier):
         self.tier = tier
         self.place = place
         self._fault: str | None = None  # That Terrace's manager has not heard of.
-        self._next_log = 0.0  # time.monotonic()
-        self._unlogged = 0
+        self._fault_log = LogLimiter()
         self.type = tier.tier_type
         self.load_source = _SOURCES.get(tier.cache_hit_source, "other")
         self.serves_between_steps = bool(tier.tolerates_off_thread_polling)
@@ -185,12 +202,9 @@ class VllmTier(terrace_tiers.Tier):
 
     def _note_fault(self, method: str, error: Exception) -> None:
         self._fault = f"{method} raised {type(error).__name__}: {error}"
-        now = time.monotonic()
-        if now < self._next_log:
-            self._unlogged += 1
+        more = self._fault_log.admit()
+        if more is None:
             return
-        self._next_log = now + LOG_PERIOD_S
-        more, self._unlogged = self._unlogged, 0
         logger.error(
             "Terrace: %s (%s): %s (%d more since the last such line)",
             place_of(self.place),
