@@ -16,6 +16,15 @@ namespace terrace::testing {
 // Far more than all deadlines of a fetch together, far less than none at all.
 inline constexpr std::chrono::milliseconds kFewDeadlines{10 * kFetchMs};
 
+// That this build has.
+inline constexpr const char* kDataPlanes[] = {
+    "shared_memory",
+    "tcp",
+#ifdef TERRACE_WITH_UCX
+    "ucx",
+#endif
+};
+
 // Fetches a prompt in a thread, to be waited for within kFewDeadlines.
 class Fetching {
  public:

@@ -119,13 +119,7 @@ TEST_P(PeerProcessesOverEach, BothAreRestarted) {
   EXPECT_TRUE(b.Answers("left", "-"));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PeerProcessesOverEach,
-                         ::testing::Values("shared_memory", "tcp"
-#ifdef TERRACE_WITH_UCX
-                                           ,
-                                           "ucx"
-#endif
-                                           ));
+INSTANTIATE_TEST_SUITE_P(All, PeerProcessesOverEach, ::testing::ValuesIn(kDataPlanes));
 
 // What was promised before is not asked for; what the new life does not have is not found.
 TEST(PeerProcesses, AHolderIsRestartedInAFetch) {

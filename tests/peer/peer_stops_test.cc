@@ -72,13 +72,7 @@ TEST_P(PeerStopsOverEach, AHolderBeforeAnybodyConnects) {
   EXPECT_TRUE(holder.Answers("counter terrace_peer_sessions", "2"));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PeerStopsOverEach,
-                         ::testing::Values("shared_memory", "tcp"
-#ifdef TERRACE_WITH_UCX
-                                           ,
-                                           "ucx"
-#endif
-                                           ));
+INSTANTIATE_TEST_SUITE_P(All, PeerStopsOverEach, ::testing::ValuesIn(kDataPlanes));
 
 // The rest of the hello waits at a holder that is stopped.
 TEST(PeerStops, AHolderBeforeItAnswersAHello) {
