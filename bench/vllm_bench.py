@@ -1,4 +1,4 @@
-# vllm: the manager through Python against vLLM's own, the same calls in one run (goals: issue 6)
+# vllm: the manager through Python against vLLM's own, the same calls in one run
 """Measures Terrace's manager as vLLM calls it, beside vLLM 0.33's own.
 
     bench/run vllm [--quick] [--json FILE] [--engine]

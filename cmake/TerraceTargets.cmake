@@ -15,6 +15,16 @@ if(TERRACE_SANITIZE)
   target_link_options(terrace_sanitize INTERFACE -fsanitize=${link_sanitizers})
 endif()
 
+# What tests are compiled with: little optimisation, in half the time; what they test keeps its own. (The last option
+# counts.)
+add_library(terrace_test_options INTERFACE)
+target_link_libraries(terrace_test_options INTERFACE terrace_warnings terrace_sanitize)
+if(TERRACE_SANITIZE)
+  target_compile_options(terrace_test_options INTERFACE -O0)
+else()
+  target_compile_options(terrace_test_options INTERFACE $<$<CONFIG:RelWithDebInfo>:-O1;-g1>)
+endif()
+
 # terrace_add_test(NAME SOURCES... [LIBRARIES ...] [LABELS ...]): one GoogleTest program, one ctest entry.
 function(terrace_add_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
@@ -29,7 +39,7 @@ function(terrace_add_test name)
   add_executable(${name} ${left_out} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE terrace ${ARG_LIBRARIES} terrace_internal_deps
-    terrace_warnings terrace_sanitize GTest::gmock GTest::gtest_main)
+    terrace_test_options GTest::gmock GTest::gtest_main)
   if(left_out)
     return()
   endif()

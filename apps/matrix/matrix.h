@@ -5,7 +5,9 @@
 // asker, which is measured. Three arms: the source's control thread serves (control_thread), the
 // source serves once a step of its engine (per_step), the asker computes the prompt (recompute). In
 // each the source is idle, or prefills other prompts all the time (busy); and the link between the
-// two is open already (warm), or the asker's node was just made (cold).
+// two is open already (warm), or the asker's node was just made (cold). A fourth (own_memory) asks
+// nobody: the asker has the prompt in its own host memory. What a busy source costs it there is
+// what the two share of a machine, not what is asked for.
 #pragma once
 
 #include <array>
@@ -19,9 +21,10 @@
 
 namespace terrace::matrix {
 
-enum class Arm : std::uint8_t { kControlThread, kPerStep, kRecompute };
+enum class Arm : std::uint8_t { kControlThread, kPerStep, kRecompute, kOwnMemory };
 enum class Source : std::uint8_t { kIdle, kBusy };
 enum class Link : std::uint8_t { kCold, kWarm };
+// Over both links; kOwnMemory is over none, and among the warm ones.
 inline constexpr std::array kArms{Arm::kControlThread, Arm::kPerStep, Arm::kRecompute};
 inline constexpr std::array kSources{Source::kIdle, Source::kBusy};
 inline constexpr std::array kLinks{Link::kCold, Link::kWarm};
@@ -76,7 +79,7 @@ struct LockFaults {
 struct MatrixResult {
   std::vector<Cell> cells;
   bool answers_identical = true;
-  std::uint32_t not_fetched = 0;      // Repetitions that should have fetched, and computed.
+  std::uint32_t not_fetched = 0;      // Repetitions that should have loaded, and computed.
   std::vector<double> source_step_s;  // Of the busy source with a control thread.
   std::vector<double> raw_round_trip_s, raw_round_trip_busy_s;
   std::string raw_copy_plane;

@@ -61,6 +61,8 @@ std::vector<Turn> TurnsOf(Arm arm, std::uint32_t repetitions) {
   return turns;
 }
 
+bool Fetches(Arm arm) { return arm == Arm::kControlThread || arm == Arm::kPerStep; }
+
 // The first failure ends it all: after that nobody is told anything any more, and every loop ends.
 class Measurement {
  public:
@@ -207,12 +209,13 @@ void Measurement::TakeTurn(Arm arm, const Turn& turn) {
   Pause();
   Measure(arm, turn);
   if (arm != Arm::kControlThread) return;
+  if (turn.link == Link::kWarm) Measure(Arm::kOwnMemory, turn);  // What was just fetched.
   if (turn.link == Link::kCold) OpenAsker(Arm::kRecompute, turn.link);
   Measure(Arm::kRecompute, turn);
 }
 
 void Measurement::Measure(Arm arm, const Turn& turn) {
-  Tell(*asker_, {{"do", "forget"}});
+  if (arm != Arm::kOwnMemory) Tell(*asker_, {{"do", "forget"}});
   // Some tokens of its own, as of an engine that is at work: a model that nobody used for a second
   // is slower, on some machines by half.
   Tell(*asker_, {{"do", "prompt"}, {"seed", kAtWorkSeed}, {"tokens", 8}, {"may_load", false}});
@@ -268,7 +271,7 @@ Json Measurement::PromptOrder(std::uint64_t seed) const {
 
 Repetition Measurement::Ask(Arm arm, std::uint64_t seed) {
   Json order = PromptOrder(seed);
-  if (arm != Arm::kRecompute) order["peer"] = {{"host", "127.0.0.1"}, {"port", source_port_}};
+  if (Fetches(arm)) order["peer"] = {{"host", "127.0.0.1"}, {"port", source_port_}};
   const Json answer = Tell(*asker_, order);
   if (!ok()) return {};
   if (answer["tokens"] != answers_[seed] || !answer["bytes_right"].get<bool>()) {
@@ -280,9 +283,7 @@ Repetition Measurement::Ask(Arm arm, std::uint64_t seed) {
   repetition.fetched_bytes = answer["fetched_bytes"];
   repetition.fetch_s = answer["fetch_s"];
   if (!answer["lookup_s"].is_null()) repetition.lookup_s = answer["lookup_s"].get<double>();
-  if (arm != Arm::kRecompute && repetition.fetched_tokens + 1 < options_.prompt_tokens) {
-    ++result_.not_fetched;
-  }
+  if (arm != Arm::kRecompute && answer["computed_tokens"] > 1) ++result_.not_fetched;
   return repetition;
 }
 
@@ -408,6 +409,8 @@ const char* NameOf(Arm arm) {
       return "per_step";
     case Arm::kRecompute:
       return "recompute";
+    case Arm::kOwnMemory:
+      return "own_memory";
   }
   return "?";
 }

@@ -58,6 +58,7 @@ Summary SummaryOf(const MatrixResult& result) {
   summary.penalty_of_pairs = QuartilesOf(PenaltiesOfPairs(result, Arm::kControlThread));
   summary.penalty_per_step = PenaltyOf(result, Arm::kPerStep);
   summary.penalty_recompute = PenaltyOf(result, Arm::kRecompute);
+  summary.penalty_own_memory = PenaltyOf(result, Arm::kOwnMemory);
   if (const Cell* cell = result.Find(Arm::kControlThread, Source::kIdle, Link::kWarm)) {
     summary.lookup_over_raw =
         Ratio(SpreadOf(LookupsOf(*cell)).median, SpreadOf(result.raw_round_trip_s).median);
@@ -88,7 +89,8 @@ std::string ToJson(const MatrixOptions& options, const MatrixResult& result) {
       {"penalty",
        {{"control_thread", OrNull(summary.penalty_control_thread)},
         {"per_step", OrNull(summary.penalty_per_step)},
-        {"recompute", OrNull(summary.penalty_recompute)}}},
+        {"recompute", OrNull(summary.penalty_recompute)},
+        {"own_memory", OrNull(summary.penalty_own_memory)}}},
       {"lookup_over_raw_round_trip", OrNull(summary.lookup_over_raw)},
       {"fetch_over_raw_copy", OrNull(summary.fetch_over_raw)},
       {"source_throughput_with_peers_over_without", OrNull(summary.throughput_ratio)},
@@ -144,10 +146,11 @@ std::string ToText(const MatrixOptions& options, const MatrixResult& result) {
   const Spread raw_busy = SpreadOf(result.raw_round_trip_busy_s);
   text += fmt::format(
       "\nWhat a busy source costs the asker (warm, busy over idle): {} with the control "
-      "thread, {} per step, {:.2f} recomputed; with the control thread half of all pairs of an "
-      "idle and a busy prompt are between {:.2f} and {:.2f}\n",
-      AtMost(1.10, s.penalty_control_thread), AtLeast(3, s.penalty_per_step), s.penalty_recompute,
-      s.penalty_of_pairs.low, s.penalty_of_pairs.high);
+      "thread, {} per step; {:.2f} if it has the prompt in its own memory, {:.2f} if it "
+      "recomputes it; with the control thread half of all pairs of an idle and a busy prompt are "
+      "between {:.2f} and {:.2f}\n",
+      AtMost(1.10, s.penalty_control_thread), AtLeast(3, s.penalty_per_step), s.penalty_own_memory,
+      s.penalty_recompute, s.penalty_of_pairs.low, s.penalty_of_pairs.high);
   text += fmt::format(
       "The busy source's step: {:.1f} ms ({:.1f} to {:.1f}); its control thread's "
       "priority: {}\n",
@@ -179,7 +182,7 @@ std::string ToText(const MatrixOptions& options, const MatrixResult& result) {
   }
   if (result.not_fetched > 0) {
     text +=
-        fmt::format("{} prompts that should have been fetched were computed\n", result.not_fetched);
+        fmt::format("{} prompts that should have been loaded were computed\n", result.not_fetched);
   }
   text += fmt::format("Answers: {}\n", result.answers_identical
                                            ? "identical to the source's, which kept its cache"

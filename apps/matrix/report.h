@@ -13,6 +13,7 @@ struct Summary {
   double penalty_control_thread = 0;  // Median TTFT of the busy source over that of the idle one,
   double penalty_per_step = 0;        // warm.
   double penalty_recompute = 0;
+  double penalty_own_memory = 0;
   Quartiles penalty_of_pairs;  // With the control thread, warm.
   double lookup_over_raw = 0;
   double fetch_over_raw = 0;

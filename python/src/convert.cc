@@ -1,8 +1,11 @@
 #include "convert.h"
 
 #include <nanobind/stl/string.h>
+#include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <type_traits>
@@ -11,6 +14,36 @@ namespace terrace_kv {
 
 using terrace::ChunkKey;
 using terrace::SlotId;
+
+namespace {
+
+bool InterpreterEnds() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
+std::atomic<std::uint32_t> forks{0};
+
+}  // namespace
+
+// Once it ends, only the thread that ends it has the interpreter, and may come back.
+WithoutInterpreter::WithoutInterpreter()
+    : ends_it_(InterpreterEnds()), state_(PyEval_SaveThread()) {}
+
+WithoutInterpreter::~WithoutInterpreter() {
+  while (InterpreterEnds() && !ends_it_) ::pause();
+  PyEval_RestoreThread(state_);
+}
+
+std::uint32_t Forks() {
+  static const int registered =
+      ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  static_cast<void>(registered);
+  return forks.load(std::memory_order_relaxed);
+}
 
 void Raise(const terrace::Error& error) {
   const nb::object raised =

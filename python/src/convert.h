@@ -23,6 +23,25 @@ inline std::chrono::milliseconds Milliseconds(double seconds) {
       static_cast<std::int64_t>(seconds > 0 ? std::min(seconds, 1e9) * 1e3 : 0));
 }
 
+// Lets go of the interpreter, which is held, until the end of the scope. A thread that comes back
+// when the interpreter ends (a daemon) sleeps for ever, as since Python 3.14; before, Python would
+// end it in the middle of our frames, which aborts.
+class WithoutInterpreter {
+ public:
+  WithoutInterpreter();
+  ~WithoutInterpreter();
+  WithoutInterpreter(const WithoutInterpreter&) = delete;
+  WithoutInterpreter& operator=(const WithoutInterpreter&) = delete;
+
+ private:
+  const bool ends_it_;
+  PyThreadState* const state_;
+};
+
+// How often this process, or one before it, was forked: differs from what it was where something
+// was made if that has another process's threads.
+std::uint32_t Forks();
+
 // Throws the Python exception of an error, with its text (terrace_kv/errors.py).
 [[noreturn]] void Raise(const terrace::Error& error);
 
@@ -33,6 +52,16 @@ T ValueOrRaise(terrace::Result<T> result) {
 }
 inline void OkOrRaise(const terrace::Result<void>& result) {
   if (!result.ok()) Raise(result.error());
+}
+
+// Raises a TypeError that names the attribute if it is of another type.
+template <typename T>
+T AttributeOf(nb::handle tier, const char* name) {
+  const nb::object value = tier.attr(name);
+  T out;
+  if (nb::try_cast(value, out)) return out;
+  PyErr_Format(PyExc_TypeError, "a tier's %s is of a wrong type: %R", name, value.ptr());
+  throw nb::python_error();
 }
 
 // A key as bytes: 1 to 32 of the hash, then the group as 4, the highest first.

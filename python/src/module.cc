@@ -6,7 +6,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -151,8 +150,8 @@ PyNode MakeNode(const std::string& config_json, const CacheIdentity& identity,
     tier.type = TierConfig::Type::kCustom;
     tier.custom.type = std::string((*made)->type());
     tier.custom.load_source = (*made)->load_source();
-    tier.backpressure = nb::cast<std::string>(adapter.attr("backpressure"));
-    tier.backpressure_ms_per_mib = nb::cast<std::uint32_t>(adapter.attr("backpressure_ms_per_mib"));
+    tier.backpressure = AttributeOf<std::string>(adapter, "backpressure");
+    tier.backpressure_ms_per_mib = AttributeOf<std::uint32_t>(adapter, "backpressure_ms_per_mib");
     tier.custom.make = [made](terrace::TierHost&) {
       return terrace::Result<std::unique_ptr<terrace::SecondaryTier>>(std::move(*made));
     };
@@ -161,17 +160,17 @@ PyNode MakeNode(const std::string& config_json, const CacheIdentity& identity,
     book->any_tier = true;
   }
   auto made = [&] {
-    nb::gil_scoped_release released;
+    const WithoutInterpreter released;
     return terrace::Node::Create(config, identity, std::move(memory));
   }();
   PyNode node;
   node.node = std::shared_ptr<terrace::Node>(ValueOrRaise(std::move(made)).release(),
-                                             [maker = ::getpid()](terrace::Node* dying) {
+                                             [forks = Forks()](terrace::Node* dying) {
                                                // Its threads are another process's.
-                                               if (::getpid() != maker) return;
+                                               if (Forks() != forks) return;
                                                // Its threads may be waiting for the interpreter.
                                                if (nb::is_alive()) {
-                                                 nb::gil_scoped_release released;
+                                                 const WithoutInterpreter released;
                                                  delete dying;
                                                }
                                              });
@@ -202,13 +201,13 @@ std::shared_ptr<BlockCopier> MakeCopier(const std::shared_ptr<HostMemory>& memor
   options.threads = threads;
   options.device = device;
   auto created = [&] {
-    nb::gil_scoped_release released;
+    const WithoutInterpreter released;
     return BlockCopier::Create(memory->rank_slots(rank), std::move(options));
   }();
   auto made = ValueOrRaise(std::move(created));
   return std::shared_ptr<BlockCopier>(made.release(), [memory](BlockCopier* dying) {
     if (nb::is_alive() && PyGILState_Check() != 0) {
-      nb::gil_scoped_release released;
+      const WithoutInterpreter released;
       delete dying;
     } else {
       delete dying;
@@ -274,7 +273,7 @@ void SubmitJob(BlockCopier& copier, std::uint64_t job_id, bool is_store, nb::han
     throw nb::value_error("the groups have fewer blocks or chunks than the job");
   }
   const auto done = [&] {
-    nb::gil_scoped_release released;
+    const WithoutInterpreter released;
     return copier.Submit(std::move(job));
   }();
   OkOrRaise(done);
@@ -305,7 +304,7 @@ void BindMemory(nb::module_& m) {
             const HostSharing sharing = SharingOf(std::move(name), rank_count, process_count, rank,
                                                   timeout_s, std::move(instance));
             auto made = [&] {
-              nb::gil_scoped_release released;
+              const WithoutInterpreter released;
               return create ? HostMemory::CreateShared(parsed, identity, sharing)
                             : HostMemory::Join(parsed, identity, sharing);
             }();
@@ -316,7 +315,7 @@ void BindMemory(nb::module_& m) {
       .def("await_all",
            [](HostMemory& memory) {
              auto done = [&] {
-               nb::gil_scoped_release released;
+               const WithoutInterpreter released;
                return memory.AwaitAll();
              }();
              OkOrRaise(done);
@@ -370,7 +369,7 @@ void BindNode(nb::module_& m) {
       .def_ro("manager", &PyNode::manager)
       .def_prop_ro("metrics_address", [](PyNode& n) { return n.node->metrics_address(); })
       .def("wait_for_progress", [](PyNode& n, double timeout_s) {
-        nb::gil_scoped_release released;
+        const WithoutInterpreter released;
         return n.node->WaitForProgress(Milliseconds(timeout_s));
       });
 
@@ -460,7 +459,7 @@ void BindCopier(nb::module_& m) {
            [](BlockCopier& copier, const std::vector<std::uint64_t>& jobs, double timeout_s) {
              std::vector<JobId> ids;
              for (const std::uint64_t job : jobs) ids.emplace_back(job);
-             nb::gil_scoped_release released;
+             const WithoutInterpreter released;
              return copier.WaitFor(ids, Milliseconds(timeout_s));
            });
 }

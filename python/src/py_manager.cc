@@ -2,7 +2,6 @@
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -61,7 +60,7 @@ PyManager::PyManager(std::shared_ptr<terrace::Node> node, std::shared_ptr<Reques
       manager_(node_->manager()),
       book_(std::move(book)),
       options_(options),
-      maker_(::getpid()) {
+      forks_(Forks()) {
   if (nb::len(answers) != 4) throw nb::value_error("answers are four: miss, hit, pending, retry");
   for (std::size_t i = 0; i < 4; ++i) answers_[i] = answers[i];
   slot_writers_.resize(node_->host_slots().slot_count);
@@ -72,8 +71,14 @@ PyManager::~PyManager() {
   if (HoldsLock()) Unlock();
 }
 
-// The lock may be the control thread's, which asks a tier: whoever waits for itself waits for ever.
-void PyManager::CheckNotAsking() const {
+void PyManager::CheckMayCall() const {
+  if (Forks() != forks_) {
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this process was forked from the node's, which alone may call its manager");
+    throw nb::python_error();
+  }
+  // The lock may be the control thread's, which asks a tier: whoever waits for itself waits for
+  // ever.
   if (!book_->ThisThreadAsks()) return;
   PyErr_SetString(PyExc_RuntimeError, "a tier must not call the manager that calls it");
   throw nb::python_error();
@@ -85,9 +90,9 @@ void PyManager::Lock() {
                     "this thread holds the manager's lock already; it is not re-entrant");
     throw nb::python_error();
   }
-  CheckNotAsking();
+  CheckMayCall();
   if (!manager_.TryLockFor(std::chrono::nanoseconds(0), Lane::kEngine, kHolder)) {
-    nb::gil_scoped_release released;
+    const WithoutInterpreter released;
     manager_.Lock(Lane::kEngine, kHolder);
   }
   owner_.store(ThisThread(), std::memory_order_relaxed);
@@ -99,10 +104,10 @@ bool PyManager::TryLockFor(double timeout_s) {
                     "this thread holds the manager's lock already; it is not re-entrant");
     throw nb::python_error();
   }
-  CheckNotAsking();
+  CheckMayCall();
   bool locked = manager_.TryLockFor(std::chrono::nanoseconds(0), Lane::kEngine, kHolder);
   if (!locked && timeout_s > 0) {
-    nb::gil_scoped_release released;
+    const WithoutInterpreter released;
     locked = manager_.TryLockFor(Milliseconds(timeout_s), Lane::kEngine, kHolder);
   }
   if (locked) owner_.store(ThisThread(), std::memory_order_relaxed);
@@ -514,22 +519,16 @@ bool PyManager::Drain(double timeout_s) {
     PyErr_SetString(PyExc_RuntimeError, "drain() must be called without holding the lock");
     throw nb::python_error();
   }
-  CheckNotAsking();
-  if (::getpid() != maker_) {
-    PyErr_SetString(
-        PyExc_RuntimeError,
-        "drain() in a process that was forked from the node's: only that has its tiers' threads");
-    throw nb::python_error();
-  }
-  nb::gil_scoped_release released;
+  CheckMayCall();
+  const WithoutInterpreter released;
   return node_->Drain(Milliseconds(timeout_s));
 }
 
 void PyManager::Shutdown() {
-  CheckNotAsking();
-  if (::getpid() != maker_) return;  // Forked: there is nothing of it to end.
-  if (HoldsLock()) Unlock();         // As after an engine's step that failed: nothing follows.
-  nb::gil_scoped_release released;
+  if (Forks() != forks_) return;  // There is nothing of it to end.
+  CheckMayCall();
+  if (HoldsLock()) Unlock();  // As after an engine's step that failed: nothing follows.
+  const WithoutInterpreter released;
   node_->Shutdown();
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
-#include <sys/types.h>
 
 #include <atomic>
 #include <chrono>
@@ -116,8 +115,10 @@ class PyManager {
     std::vector<terrace::ChunkKey> keys;
   };
 
-  // Raises in a thread that is within a call of a tier.
-  void CheckNotAsking() const;
+  // Raises where the manager must not be called: in a thread that is within a call of a tier, and
+  // in a process that was forked from the node's, where its memory is shared and its threads are
+  // not.
+  void CheckMayCall() const;
   // What the manager has recorded since.
   void NoteChanges();
   // Fills ends_ with those of keys_; false, and none, if they are not known.
@@ -135,7 +136,7 @@ class PyManager {
   terrace::OffloadingManager& manager_;
   const std::shared_ptr<RequestBook> book_;
   const Options options_;
-  const pid_t maker_;  // Whose the node's threads are.
+  const std::uint32_t forks_;  // When it was made.
   nb::object answers_[4];
   std::atomic<const void*> owner_{nullptr};  // The thread that is between Lock() and Unlock().
 

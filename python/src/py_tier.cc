@@ -31,6 +31,9 @@ auto InPython(const Call& call) {
   std::string raised;
   try {
     return call();
+  } catch (nb::python_error& error) {
+    raised = error.what();  // May run Python: that must not get the interrupt.
+    if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // For the main thread.
   } catch (const std::bad_cast&) {
     raised = "what it returned is of a wrong type, or a number out of range";
   } catch (const std::exception& error) {
@@ -71,11 +74,11 @@ LoadSource SourceOf(const std::string& name) {
 
 PyTier::PyTier(nb::object adapter, std::shared_ptr<RequestBook> book)
     : adapter_(std::move(adapter)), book_(std::move(book)) {
-  type_ = nb::cast<std::string>(adapter_.attr("type"));
-  source_ = SourceOf(nb::cast<std::string>(adapter_.attr("load_source")));
-  serves_ = nb::cast<bool>(adapter_.attr("serves_external_requests"));
-  serves_between_steps_ = nb::cast<bool>(adapter_.attr("serves_between_steps"));
-  failed_jobs_are_faults_ = nb::cast<bool>(adapter_.attr("failed_jobs_are_faults"));
+  type_ = AttributeOf<std::string>(adapter_, "type");
+  source_ = SourceOf(AttributeOf<std::string>(adapter_, "load_source"));
+  serves_ = AttributeOf<bool>(adapter_, "serves_external_requests");
+  serves_between_steps_ = AttributeOf<bool>(adapter_, "serves_between_steps");
+  failed_jobs_are_faults_ = AttributeOf<bool>(adapter_, "failed_jobs_are_faults");
 }
 
 PyTier::~PyTier() {
@@ -91,8 +94,16 @@ TierLookup PyTier::Lookup(const ChunkKey& key, const Request& request) {
   return Ask(*book_, [&] {
     const int answer =
         nb::cast<int>(adapter_.attr("lookup")(terrace_kv::BytesOf(key), book_->Find(request.id)));
-    if (answer == 0) return TierLookup::kMiss;
-    return answer == 1 ? TierLookup::kHit : TierLookup::kRetry;
+    switch (answer) {
+      case 0:
+        return TierLookup::kMiss;
+      case 1:
+        return TierLookup::kHit;
+      case 2:
+        return TierLookup::kRetry;
+    }
+    throw std::runtime_error("lookup() answered " + std::to_string(answer) +
+                             ", which is no answer");
   });
 }
 

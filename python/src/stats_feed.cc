@@ -67,6 +67,7 @@ class StatsFeed::Payload {
   void Sample(const Series& series, const DurationHistogram& was, const DurationHistogram& now) {
     if (now.count == was.count) return;
     for (std::size_t i = 0; i < now.counts.size(); ++i) {
+      if (now.counts[i] == was.counts[i]) continue;
       Sample(series, nb::float_(MiddleOf(i)), now.counts[i] - was.counts[i]);
     }
   }

@@ -691,8 +691,15 @@ def test_a_forked_process_ends_without_the_nodes_threads(tmp_path: pathlib.Path)
     node = make_node(secondary_tiers=tiers, tier_poll_interval_s=0.001)
 
     def in_child() -> None:
-        with pytest.raises(RuntimeError, match="forked"):
-            node.drain(PATIENCE_S)
+        manager = node.manager
+        for call in (
+            lambda: node.drain(PATIENCE_S),
+            lambda: manager.lookup(keys(1)[0], "r"),
+            lambda: manager.prepare_store(keys(2), "r"),
+            manager.lock.__enter__,
+        ):
+            with pytest.raises(RuntimeError, match="forked"):
+                call()
         node.shutdown()
 
     child = os.fork()
@@ -735,6 +742,54 @@ fields = dict(model="m", revision="1", dtype="i", layout="n", layout_version=1, 
 config = {"cpu_bytes_to_use": 65536, "prefault_threads": 0, "tier_poll_interval_s": 0.0001}
 node = terrace_kv.Node(config, terrace_kv.CacheIdentity(**fields), tiers=[(0, Served())])
 """
+
+
+def test_a_thread_that_waits_for_the_lock_when_the_interpreter_ends_does_not_abort_it():
+    ran = subprocess.run([sys.executable, "-c", _WAITS], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (0, "waits\n"), ran.stderr
+
+
+_WAITS = """
+import terrace_kv, threading, time
+fields = dict(model="m", revision="1", dtype="i", layout="n", layout_version=1, tokens_per_chunk=16, chunk_bytes=4096,
+              shard_count=1, engine="e")
+node = terrace_kv.Node({"cpu_bytes_to_use": 65536, "prefault_threads": 0}, terrace_kv.CacheIdentity(**fields))
+node.manager.lock.__enter__()
+def wait():
+    print("waits", flush=True)
+    with node.manager.lock: pass
+threading.Thread(target=wait, daemon=True).start()
+time.sleep(0.2)
+"""
+
+
+@pytest.mark.parametrize("name", ["type", "serves_between_steps", "backpressure", "backpressure_ms_per_mib"])
+def test_a_tiers_attribute_of_a_wrong_type_is_named(name: str):
+    tier = DictTier()
+    setattr(tier, name, object())
+    with pytest.raises(TypeError, match=f"a tier's {name} is of a wrong type: <object"):
+        make_node(tiers=(tier,))
+
+
+def test_a_look_up_that_answers_nonsense_is_a_fault():
+    class Wrong(DictTier):
+        def lookup(self, key: bytes, request: Any) -> int:
+            return 3
+
+    with make_node(tiers=(Wrong(),)) as node:
+        assert node.manager.lookup(keys(1)[0], "r") is LookupResult.MISS
+        [stats] = node.manager.stats()["tiers"]
+        assert stats["faults"] == 1
+
+
+def test_an_interrupt_during_a_tiers_call_is_not_the_tiers():
+    class Interrupted(DictTier):
+        def lookup(self, key: bytes, request: Any) -> int:
+            raise KeyboardInterrupt
+
+    with make_node(tiers=(Interrupted(),)) as node, pytest.raises(KeyboardInterrupt):
+        node.manager.lookup(keys(1)[0], "r")
+        time.sleep(0)
 
 
 def test_a_tier_that_wants_whole_requests_gets_what_host_memory_has_already():

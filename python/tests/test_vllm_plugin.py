@@ -633,6 +633,7 @@ def test_wrong_kinds_of_values_are_faults_like_others() -> None:
                     {"type": "fs", "root_dir": "/c", "backpressure": ["drop"]},
                     {"type": "p2p", "unbound_store_timeout_s": None},
                     {"type": "flie", "root_dir": "/d"},
+                    {"type": "fs", "root_dir": "/e", "layout": "terrace"},
                 ],
             },
             find_class=no_class,
@@ -645,6 +646,7 @@ def test_wrong_kinds_of_values_are_faults_like_others() -> None:
         "secondary_tiers[2].backpressure: must be an object",
         "secondary_tiers[3].unbound_store_timeout_s: must be a number of seconds, is None",
         "secondary_tiers[4].type: 'flie' is none of Terrace's (file, fs, memory, p2p, peer, plugin)",
+        'secondary_tiers[5].layout: type "fs" is vLLM\'s directory',
     ):
         assert words in said, words
 

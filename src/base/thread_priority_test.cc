@@ -91,7 +91,9 @@ TEST(SetThisThreadPriority, TheSystemHasGrantedWhatItSays) {
     const ThreadPriority got = seen.granted.priority;
     EXPECT_EQ(seen.granted.why_not_more.empty(), got == wanted) << seen.granted.why_not_more;
     EXPECT_EQ(seen.policy, got == ThreadPriority::kRealtime ? SCHED_RR : SCHED_OTHER);
-    if (got == ThreadPriority::kHigh) EXPECT_EQ(seen.nice, -10);
+    if (got == ThreadPriority::kHigh) {
+      EXPECT_EQ(seen.nice, -10);
+    }
     EXPECT_EQ(seen.policy_of_child & ~SCHED_RESET_ON_FORK, SCHED_OTHER);
     EXPECT_GE(seen.nice_of_child, 0);
   }

@@ -15,7 +15,7 @@ endfunction()
 if(NOT BUILD_DIR)
   set(BUILD_DIR ${WORK_DIR}/shared)
   run(${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${BUILD_DIR} -G Ninja -DCMAKE_CXX_COMPILER=${CXX}
-    -DCMAKE_BUILD_TYPE=Debug -DBUILD_SHARED_LIBS=ON
+    -DBUILD_SHARED_LIBS=ON  # Without a build type: what is not optimised is soon built.
     -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
   run(${CMAKE_COMMAND} --build ${BUILD_DIR} --parallel 2)
 endif()

@@ -34,7 +34,8 @@ Cell MakeCell(Arm arm, Source source, Link link, double ttft_s) {
   for (const double factor : {2.0, 1.0, 3.0}) {
     Repetition repetition;
     repetition.ttft_s = ttft_s * factor / 2;
-    if (arm != Arm::kRecompute) repetition.lookup_s = ttft_s * factor / 20;
+    if (arm == Arm::kControlThread || arm == Arm::kPerStep)
+      repetition.lookup_s = ttft_s * factor / 20;
     repetition.fetched_bytes = 1'000'000;
     repetition.fetch_s = 0.001;
     cell.repetitions.push_back(repetition);
@@ -53,6 +54,8 @@ MatrixResult Result() {
       }
     }
   }
+  result.cells.push_back(MakeCell(Arm::kOwnMemory, Source::kIdle, Link::kWarm, 0.008));
+  result.cells.push_back(MakeCell(Arm::kOwnMemory, Source::kBusy, Link::kWarm, 0.01));
   result.source_step_s = {0.05, 0.06, 0.07};
   result.raw_round_trip_s = {0.0005};
   result.raw_copy_plane = "tcp";
@@ -83,7 +86,7 @@ TEST(SummaryOf, IsZeroWhereNothingWasMeasured) {
 
 TEST(ToJson, HasTheKeysThatArePromised) {
   const json written = json::parse(ToJson(MatrixOptions{}, Result()));
-  ASSERT_EQ(written["cells"].size(), 12u);
+  ASSERT_EQ(written["cells"].size(), 14u);
   const json& cell = written["cells"][5];
   EXPECT_EQ(cell["arm"], "per_step");
   EXPECT_EQ(cell["source"], "idle");
@@ -95,6 +98,7 @@ TEST(ToJson, HasTheKeysThatArePromised) {
   EXPECT_DOUBLE_EQ(cell["fetch_s"]["median"].get<double>(), 0.001);
   EXPECT_TRUE(written["cells"][8]["lookup_s"].is_null());
   EXPECT_DOUBLE_EQ(written["penalty"]["per_step"].get<double>(), 5);
+  EXPECT_DOUBLE_EQ(written["penalty"]["own_memory"].get<double>(), 1.25);
   EXPECT_DOUBLE_EQ(written["source_step_s"].get<double>(), 0.06);
   EXPECT_EQ(written["answers_identical"], true);
   EXPECT_FALSE(written.contains("lock_faults"));
@@ -110,7 +114,7 @@ TEST(ToJson, WhatWasNotMeasuredIsNull) {
 TEST(ToText, SaysWhichGoalIsMissed) {
   const std::string text = ToText(MatrixOptions{}, Result());
   EXPECT_THAT(text, HasSubstr("1.00 (goal <= 1.1: ok) with the control thread"));
-  EXPECT_THAT(text, HasSubstr("5.00 (goal >= 3: ok) per step"));
+  EXPECT_THAT(text, HasSubstr("5.00 (goal >= 3: ok) per step; 1.25 if it has"));
   EXPECT_THAT(text, HasSubstr("a fetch has 0.50 (goal >= 0.8: MISSED)"));
 }
 
@@ -122,7 +126,7 @@ TEST(ToText, SaysSoIfAnAnswerDiffers) {
   result.lock_faults = LockFaults{3, 4};
   const std::string text = ToText(MatrixOptions{}, result);
   EXPECT_THAT(text, HasSubstr("Answers: NOT identical"));
-  EXPECT_THAT(text, HasSubstr("2 prompts that should have been fetched were computed"));
+  EXPECT_THAT(text, HasSubstr("2 prompts that should have been loaded were computed"));
   EXPECT_THAT(text, HasSubstr("overlaps counted: 3, overtakes: 4"));
 }
 

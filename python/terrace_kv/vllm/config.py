@@ -286,6 +286,8 @@ class _Reader:
     def _fs(self, tier: dict[str, Any], path: str) -> dict[str, Any]:
         """Reads and writes the directory of vLLM's own fs tier as it stands."""
         out = {**tier, "type": "file", "layout": "vllm"}
+        if tier.get("layout", "vllm") != "vllm":
+            self.faults.append(f'{path}.layout: type "fs" is vLLM\'s directory; for another layout use type "file"')
         for key in ("enable_kv_events", "locality"):
             if out.pop(key, None) not in (None, False):
                 self._meaningless(f"{path}.{key}")

@@ -17,6 +17,10 @@ OTHER = [2, 900]
 SHORT = [3, 300]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: left out unless ./check gets --long")
+
+
 def _kept_model(kind: str, make: Callable[[str], None], factory: pytest.TempPathFactory) -> str:
     kept = os.environ.get("TERRACE_TEST_MODEL")
     directory = Path(kept + kind) if kept else factory.mktemp(f"model{kind}")

@@ -129,6 +129,7 @@ def test_two_ranks_in_processes_and_a_killed_worker(model: str, expected: dict, 
     assert left == []
 
 
+@pytest.mark.long
 def test_a_worker_killed_while_it_copies_leaves_only_good_files(model: str, expected: dict, tmp_path: Path) -> None:
     tier = tmp_path / "tier"
     plan = {
@@ -217,7 +218,7 @@ def test_vllms_own_fs_tier_and_ours_share_a_directory(model: str, expected: dict
 VLLMS_P2P = {"type": "P2PSecondaryTierManager", "module_path": "vllm.v1.kv_offload.tiering.p2p.manager"}
 
 
-@pytest.mark.parametrize("tier", [{"type": "p2p"}, VLLMS_P2P], ids=["native", "vllm"])
+@pytest.mark.parametrize("tier", [{"type": "p2p"}, pytest.param(VLLMS_P2P, marks=pytest.mark.long)], ids=["native", "vllm"])
 def test_a_neighbour_has_it(model: str, expected: dict, tmp_path: Path, tier: dict) -> None:
     port = 20000 + os.getpid() % 10000
     env = {"UCX_TLS": "tcp,self"}  # vLLM's tier's library takes the first that it finds.
@@ -270,6 +271,7 @@ def test_a_neighbour_has_it(model: str, expected: dict, tmp_path: Path, tier: di
 READ_BYTES = "vllm:kv_offload_tiering_read_bytes"
 
 
+@pytest.mark.long
 def test_one_prefills_for_another_that_decodes(model: str, expected: dict, tmp_path: Path) -> None:
     """One prompt is prefilled before its decoder asks, the other one after."""
     port = 20000 + os.getpid() % 10000

@@ -97,6 +97,7 @@ def test_stores_and_evictions_are_said_as_vllms_own_manager_says_them(model: str
     assert {len(event["token_ids"]) for event in stored} == {256 if described else 0}
 
 
+@pytest.mark.long
 def test_promotions_are_said_as_vllms_own_manager_says_them_and_a_reset_besides(
     model: str, expected: dict, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def test_host_then_file_then_a_new_process(hybrid_model: str, expected: dict, tm
     assert said["two at once"]["cached"] == [896, 1408]
 
 
+@pytest.mark.long
 def test_chunks_of_four_blocks_preemption_and_a_host_tier_that_is_too_small(
     hybrid_model: str, expected: dict, tmp_path: Path
 ) -> None:
@@ -128,6 +129,7 @@ def test_chunks_of_four_blocks_preemption_and_a_host_tier_that_is_too_small(
     assert again["file"]["tokens"][0] == expected[str(LONG)]
 
 
+@pytest.mark.long
 def test_two_ranks_in_processes(hybrid_model: str, expected: dict, tmp_path: Path) -> None:
     plan = {
         "model": hybrid_model,
@@ -147,6 +149,7 @@ def test_two_ranks_in_processes(hybrid_model: str, expected: dict, tmp_path: Pat
     assert said["file"]["cached"] == [1280]
 
 
+@pytest.mark.long
 def test_recurrent_states(recurrent_model: str, tmp_path: Path) -> None:
     expected = plain_tokens(recurrent_model, tmp_path, [LONG, OTHER])
     steps = [

@@ -25,6 +25,7 @@ def obj_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {} if directory is None else {"LD_LIBRARY_PATH": f"{directory}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
 
 
+@pytest.mark.long
 def test_vllms_obj_tier_on_either_manager_shares_a_bucket(
     model: str, expected: dict, tmp_path: Path, obj_env: dict[str, str]
 ) -> None:
@@ -86,6 +87,7 @@ def port() -> int:
     return 20000 + os.getpid() % 10000
 
 
+@pytest.mark.long
 def test_vllms_kvcr_tier_keeps_chunks_in_memory_and_files(
     model: str, expected: dict, tmp_path: Path, port: int
 ) -> None:
@@ -114,6 +116,7 @@ def test_vllms_kvcr_tier_keeps_chunks_in_memory_and_files(
     assert (tmp_path / "chunks").stat().st_size > 0
 
 
+@pytest.mark.long
 def test_vllms_kvcr_tier_brings_what_a_neighbour_has(model: str, expected: dict, tmp_path: Path, port: int) -> None:
     pytest.importorskip("kvcr")
     env = {"UCX_TLS": "tcp,self"}  # It takes the first that it finds.
