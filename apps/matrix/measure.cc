@@ -3,7 +3,6 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -91,7 +90,7 @@ class Measurement {
   void MeasureThroughput();
   void FetchFor(double seconds);
   void MeasureLock();
-  void Pause();
+  void Pause(const Turn& turn);
   std::uint64_t SeedOf(Source source, Link link, std::uint32_t repetition) const;
 
   const MatrixOptions& options_;
@@ -108,7 +107,6 @@ class Measurement {
   double step_s_ = 0;              // When busy, about; of the last one that was.
   std::optional<Link> asker_has_;  // None before this source's first asker.
   Json raw_;                       // Where the raw transports are served.
-  std::mt19937_64 random_{1};
   MatrixResult result_;
 };
 
@@ -206,7 +204,7 @@ void Measurement::TakeTurn(Arm arm, const Turn& turn) {
   SetSource(turn.source);
   if (turn.link == Link::kCold || asker_has_ != turn.link) OpenAsker(arm, turn.link);
   if (arm == Arm::kControlThread && turn.link == Link::kWarm) MeasureRaw(turn.source);
-  Pause();
+  Pause(turn);
   Measure(arm, turn);
   if (arm != Arm::kControlThread) return;
   if (turn.link == Link::kWarm) Measure(Arm::kOwnMemory, turn);  // What was just fetched.
@@ -256,10 +254,11 @@ void Measurement::ComputePrompts() {
   }
 }
 
-// Nothing begins in step with the source. As long before an idle one.
-void Measurement::Pause() {
-  std::this_thread::sleep_for(std::chrono::duration<double>(
-      0.01 + std::uniform_real_distribution<double>(0, step_s_)(random_)));
+// Nothing begins in step with the source: repetitions begin evenly spread over its step, since what
+// it answers between two steps alone waits for the rest of one. As long before an idle one.
+void Measurement::Pause(const Turn& turn) {
+  const double part = (turn.repetition + 0.5) / options_.repetitions;
+  std::this_thread::sleep_for(std::chrono::duration<double>(0.01 + part * step_s_));
 }
 
 Json Measurement::PromptOrder(std::uint64_t seed) const {

@@ -58,7 +58,7 @@ struct TierStats {
   std::uint64_t dropped_while_down_chunks = 0;
   std::uint64_t dropped_while_waiting_chunks = 0;  // Gone before their turn, or overdue.
   double seconds_per_mib = 0;         // Now: smoothed, of cascades; 0 if back-pressure is off.
-  std::uint64_t faults = 0;           // It threw or broke its contract.
+  std::uint64_t faults = 0;           // It threw, broke its contract or left a look-up unanswered.
   std::uint64_t unknown_reports = 0;  // Results of jobs that it does not have.
   TierHealth health = TierHealth::kUp;
   std::uint64_t downs = 0;             // Times it was taken down.

@@ -42,6 +42,10 @@ std::optional<CircuitBreaker::Permit> CircuitBreaker::Claim(Work work, TimePoint
   return Permit{work, epoch_};
 }
 
+bool CircuitBreaker::IsProbe(const Permit& permit, TimePoint now) const {
+  return !closed_ && permit.epoch == epoch_ && permit.work == culprit_ && ProbeIsOut(now);
+}
+
 void CircuitBreaker::OnSuccess(const Permit& permit, TimePoint now) {
   SettleOverdueProbe(now);
   if (permit.epoch != epoch_) return;

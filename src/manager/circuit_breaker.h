@@ -73,6 +73,9 @@ class CircuitBreaker {
   // this kind until it is reported, or for as long as the back-off was: then it counts as failed.
   [[nodiscard]] std::optional<Permit> Claim(Work work, TimePoint now);
 
+  // Whether it is the probe's, which is still out: work that takes several calls goes on with it.
+  bool IsProbe(const Permit& permit, TimePoint now) const;
+
   void OnSuccess(const Permit& permit, TimePoint now);
   void OnFailure(const Permit& permit, TimePoint now);
 

@@ -52,12 +52,28 @@ void GuardedTier::Count(const Permit& permit, bool ok, TimePoint now) {
 }
 
 TierLookup GuardedTier::Lookup(const ChunkKey& key, const Request& request, TimePoint now) {
-  const auto permit = breaker_.Claim(Work::kLookup, now);
+  auto permit = breaker_.Claim(Work::kLookup, now);
+  if (!permit && lookup_probe_ && lookup_probe_->key == key &&
+      breaker_.IsProbe(lookup_probe_->permit, now)) {
+    permit = lookup_probe_->permit;
+  }
   if (!permit) return TierLookup::kMiss;
   TierLookup found = TierLookup::kMiss;
   const bool ok = Guard("Lookup", [&] { found = impl_->Lookup(key, request); });
+  if (ok && found == TierLookup::kRetry) {
+    if (breaker_.IsProbe(*permit, now)) lookup_probe_ = {*permit, key};
+    return found;
+  }
   Count(*permit, ok, now);
   return found;
+}
+
+// While it is not closed, this is about a look-up of before.
+void GuardedTier::OnLookupOverdue(TimePoint now) {
+  ++stats_.faults;
+  last_fault_ = "a look-up had no answer in time";
+  if (breaker_.state(now) != CircuitBreaker::State::kClosed) return;
+  if (const auto permit = breaker_.Claim(Work::kLookup, now)) Count(*permit, false, now);
 }
 
 std::optional<GuardedTier::Permit> GuardedTier::ClaimJob(TimePoint now) {

@@ -38,8 +38,10 @@ class GuardedTier {
   bool failed_jobs_are_faults() const { return failed_jobs_are_faults_; }
   int event_descriptor() const { return event_descriptor_; }
 
-  // kMiss also while it is down.
+  // kMiss also while it is down. "Not known yet" is no success and no failure.
   TierLookup Lookup(const ChunkKey& key, const Request& request, TimePoint now);
+  // It has said nothing else of a chunk for as long as a request waits.
+  void OnLookupOverdue(TimePoint now);
 
   // Leave to give it a job, to be handed back by the job's end. nullopt while it is down.
   std::optional<Permit> ClaimJob(TimePoint now);
@@ -101,7 +103,12 @@ class GuardedTier {
   bool serves_between_steps_ = true;
   bool failed_jobs_are_faults_ = true;
   int event_descriptor_ = -1;
-  std::optional<Permit> poll_;  // Since the last EndPoll().
+  struct LookupProbe {
+    Permit permit;
+    ChunkKey key;
+  };
+  std::optional<LookupProbe> lookup_probe_;  // The last one whose answer was not known yet.
+  std::optional<Permit> poll_;               // Since the last EndPoll().
   bool poll_ok_ = true;
   std::string last_fault_;
   TierStats stats_;

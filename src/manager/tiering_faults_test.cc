@@ -83,6 +83,43 @@ TEST_F(TieringFaultsTest, ATierWhoseJobsMayAllFailIsTakenDownByWhatItThrowsOrKee
   }
 }
 
+// Each of its chunks would cost a request all of its patience.
+TEST_F(TieringFaultsTest, ATierThatAnswersNoLookUpIsLeftAloneAndTriedAgain) {
+  Make(16, 1);
+  Begin(kA);
+  const auto wait_in_vain = [&](std::uint64_t key) {
+    tiers_[0]->unknown.insert(Key(key));
+    ASSERT_EQ(Lookup(Key(key), kA), LookupResult::kRetry);
+    now_ += options_.lookup_timeout;
+    ASSERT_EQ(Lookup(Key(key), kA), LookupResult::kMiss);
+    ASSERT_TRUE(Store(Keys(100 + key, 1), kA)) << "it goes on";
+  };
+  for (const std::uint64_t key : {1, 2}) wait_in_vain(key);
+  EXPECT_EQ(Lookup(Key(50), kA), LookupResult::kMiss) << "an answer between";
+  for (const std::uint64_t key : {3, 4}) wait_in_vain(key);
+  EXPECT_EQ(Stats().tiers[0].health, TierHealth::kUp) << "they must be in a row";
+  wait_in_vain(5);
+  EXPECT_EQ(Stats().tiers[0].health, TierHealth::kDown);
+  EXPECT_EQ(Stats().tiers[0].faults, 5u);
+  const int lookups = tiers_[0]->lookups;
+  EXPECT_EQ(Lookup(Key(1), kA), LookupResult::kMiss);
+  EXPECT_EQ(tiers_[0]->lookups, lookups);
+
+  now_ += std::chrono::milliseconds(1001);
+  EXPECT_EQ(Lookup(Key(1), kA), LookupResult::kRetry) << "the probe";
+  EXPECT_EQ(Lookup(Key(2), kA), LookupResult::kMiss) << "one at a time";
+  now_ += std::chrono::milliseconds(1001);
+  EXPECT_EQ(Lookup(Key(1), kA), LookupResult::kMiss) << "it is silent still";
+  ASSERT_TRUE(Store(Keys(200, 1), kA));
+
+  now_ += std::chrono::milliseconds(2001);
+  EXPECT_EQ(Lookup(Key(1), kA), LookupResult::kRetry);
+  tiers_[0]->unknown.clear();
+  tiers_[0]->chunks = {Key(1)};
+  EXPECT_EQ(Lookup(Key(1), kA), LookupResult::kHitPending) << "the same chunk is asked for again";
+  EXPECT_EQ(Stats().tiers[0].health, TierHealth::kUp);
+}
+
 TEST_F(TieringFaultsTest, APromotionThatTheTierCannotBeGivenIsAMissAtOnce) {
   Make(16, 1);
   tiers_[0]->chunks = {Key(1)};

@@ -92,7 +92,20 @@ LookupResult TieringManager::LookUp(const ChunkKey& key, RequestState& state) {
       break;
   }
   if (state.gave_up || tiers_.empty() || tiers_are_shut_) return LookupResult::kMiss;
-  return WaitOrGiveUp(AskTiers(key, state, TicksNow() - began), state);
+  const LookupResult answer = AskTiers(key, state, TicksNow() - began);
+  const LookupResult result = WaitOrGiveUp(answer, state);
+  if (answer == LookupResult::kRetry && result == LookupResult::kMiss) NoteSilentTiers(key, state);
+  return result;
+}
+
+// Those that have said nothing of the chunk for all of the time that its request waited.
+void TieringManager::NoteSilentTiers(const ChunkKey& key, const RequestState& state) {
+  const TimePoint now = options_.now();
+  const Asked& asked = state.asked.at(key);
+  if (!asked.unknown_since || now - *asked.unknown_since < options_.lookup_timeout) return;
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    if ((asked.unknown_to & Bit(i)) != 0) tiers_[i]->guard.OnLookupOverdue(now);
+  }
 }
 
 // A store ends with the engine's own step. A promotion ends when a disk or a network pleases, so

@@ -199,6 +199,7 @@ class TieringManager final : public OffloadingManager {
   LookupResult AskTiers(const ChunkKey& key, RequestState& state, std::uint64_t ticks_in_host)
       TERRACE_REQUIRES(this);
   LookupResult WaitOrGiveUp(LookupResult result, RequestState& state) TERRACE_REQUIRES(this);
+  void NoteSilentTiers(const ChunkKey& key, const RequestState& state) TERRACE_REQUIRES(this);
   LookupResult Promote(const ChunkKey& key, std::size_t tier, RequestState& state)
       TERRACE_REQUIRES(this);
   static void NotBrought(const ChunkKey& key, std::size_t tier, RequestState& state);

@@ -246,7 +246,7 @@ constexpr MetricDefinition kMetrics[] = {
     {"terrace_tier_cascade_seconds_per_mib", kGauge, "tier", "",
      "Smoothed; what back-pressure judges by, 0 if it is off", Tier<&TierStats::seconds_per_mib>},
     {"terrace_tier_faults_total", kCounter, "tier", "",
-     "Times that the tier threw or broke its contract", Tier<&TierStats::faults>},
+     "Times that the tier threw, broke its contract or left a look-up unanswered", Tier<&TierStats::faults>},
     {"terrace_tier_unknown_reports_total", kCounter, "tier", "",
      "Results of jobs that the tier does not have", Tier<&TierStats::unknown_reports>},
     {"terrace_tier_health", kGauge, "tier,state", "",

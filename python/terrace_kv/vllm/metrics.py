@@ -39,7 +39,7 @@ _GAUGES = {
     "terrace_host_stuck_slots": "Slots of overdue promotions whose tier has not reported.",
 }
 _TIER_COUNTERS = {
-    "terrace_tier_faults": "Times a tier threw or broke its contract.",
+    "terrace_tier_faults": "Times a tier threw, broke its contract or left a look-up unanswered.",
     "terrace_tier_downs": "Times a tier was left alone for a while.",
     "terrace_tier_unknown_reports": "Results of jobs that a tier did not have.",
     "terrace_tier_dropped_chunks": "Chunks that a tier was not given.",
