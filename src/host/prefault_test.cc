@@ -9,12 +9,14 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/eventually.h"
 #include "tests/support/memory_ops.h"
 
 namespace terrace::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using testing_support::Eventually;
 using State = PrefaultProgress::State;
 
 constexpr std::uint64_t kPage = 4096;
@@ -47,16 +49,6 @@ class Memory {
   const std::size_t bytes_;
   std::byte* base_;
 };
-
-template <typename Condition>
-bool Eventually(Condition condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
 
 PrefaultProgress AwaitEnd(const Prefault& prefault) {
   EXPECT_TRUE(Eventually([&] { return prefault.progress().state != State::kRunning; }));

@@ -12,12 +12,14 @@
 #include <atomic>
 #include <thread>
 
+#include "tests/support/eventually.h"
 #include "tests/support/manager_test.h"
 
 namespace terrace {
 namespace {
 
 using namespace std::chrono_literals;
+using testing_support::Eventually;
 using testing_support::FakeTier;
 using testing_support::kA;
 
@@ -37,15 +39,6 @@ class ControlThreadTest : public testing_support::ManagerTest {
   bool Running() {
     ManagerRegion region(*manager_);
     return manager_->Stats().control.running;
-  }
-  template <typename Condition>
-  static bool Eventually(const Condition& condition) {
-    const auto deadline = std::chrono::steady_clock::now() + 20s;
-    while (!condition()) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      std::this_thread::sleep_for(1ms);
-    }
-    return true;
   }
 
   std::atomic<int> served_{0};
