@@ -338,7 +338,7 @@ def main() -> None:
 
     vllm_parts.external_rows(report, 200 if chosen.quick else 600)
     if chosen.engine:
-        vllm_parts.engine_rows(report, 3 if chosen.quick else 5)
+        vllm_parts.engine_rows(report, 3 if chosen.quick else 12)
     if chosen.json:
         Path(chosen.json).write_text(json.dumps(report.rows, indent=1))
 

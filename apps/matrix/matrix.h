@@ -47,6 +47,9 @@ struct MatrixOptions {
   // The same prompts in each cell, the asker having forgotten them, so that the source computes
   // fewer.
   bool share_prompts = false;
+  // What costs little, over a warm link from a source with a control thread or from the asker's own
+  // memory, is asked for so often in each repetition.
+  std::uint32_t asks = 1;
   double throughput_s = 2;  // Of each of four windows.
 };
 

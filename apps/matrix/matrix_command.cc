@@ -63,6 +63,7 @@ int Complete(const MatrixCommand& command, MatrixOptions& options) {
   options.repetitions = real ? 5 : 11;
   if (command.repetitions > 0) options.repetitions = command.repetitions;
   options.share_prompts = command.quick;
+  options.asks = command.quick ? 3 : 1;
   options.prompt_tokens = real && command.quick ? 257 : 1025;
   if (command.prompt_tokens > 0) options.prompt_tokens = command.prompt_tokens;
   options.busy_tokens = 2 * (options.prompt_tokens - 1);

@@ -78,6 +78,7 @@ class Measurement {
   void ComputePrompts();
   void TakeTurn(Arm arm, const Turn& turn);
   void Measure(Arm arm, const Turn& turn);
+  std::uint32_t AsksFor(Arm arm, Link link) const;
   Cell& CellOf(Arm arm, const Turn& turn);
   void SetSource(Source source);
   void Open(Child& child, double interval_s, std::uint64_t host_tokens);
@@ -205,9 +206,13 @@ void Measurement::TakeTurn(Arm arm, const Turn& turn) {
   if (turn.link == Link::kCold || asker_has_ != turn.link) OpenAsker(arm, turn.link);
   if (arm == Arm::kControlThread && turn.link == Link::kWarm) MeasureRaw(turn.source);
   Pause(turn);
-  Measure(arm, turn);
+  for (std::uint32_t i = 0; i < AsksFor(arm, turn.link); ++i) Measure(arm, turn);
   if (arm != Arm::kControlThread) return;
-  if (turn.link == Link::kWarm) Measure(Arm::kOwnMemory, turn);  // What was just fetched.
+  if (turn.link == Link::kWarm) {  // What was just fetched.
+    for (std::uint32_t i = 0; i < AsksFor(Arm::kOwnMemory, turn.link); ++i) {
+      Measure(Arm::kOwnMemory, turn);
+    }
+  }
   if (turn.link == Link::kCold) OpenAsker(Arm::kRecompute, turn.link);
   Measure(Arm::kRecompute, turn);
 }
@@ -221,9 +226,14 @@ void Measurement::Measure(Arm arm, const Turn& turn) {
   if (!ok()) return;
   Cell& cell = CellOf(arm, turn);
   cell.repetitions.push_back(repetition);
-  if (cell.repetitions.size() < options_.repetitions) return;
+  if (cell.repetitions.size() < options_.repetitions * AsksFor(arm, turn.link)) return;
   say_(std::string(NameOf(arm)) + ", " + NameOf(turn.source) + " source, " + NameOf(turn.link) +
        " link: first token after " + Milliseconds(SpreadOf(TtftsOf(cell))));
+}
+
+std::uint32_t Measurement::AsksFor(Arm arm, Link link) const {
+  const bool cheap = arm == Arm::kControlThread || arm == Arm::kOwnMemory;
+  return cheap && link == Link::kWarm ? options_.asks : 1;
 }
 
 Cell& Measurement::CellOf(Arm arm, const Turn& turn) {
