@@ -102,7 +102,7 @@ LookupResult TieringManager::LookUp(const ChunkKey& key, RequestState& state) {
 void TieringManager::NoteSilentTiers(const ChunkKey& key, const RequestState& state) {
   const TimePoint now = options_.now();
   const Asked& asked = state.asked.at(key);
-  if (!asked.unknown_since || now - *asked.unknown_since < options_.lookup_timeout) return;
+  if (!asked.unknown_since || now - asked.silent_since < options_.lookup_timeout) return;
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
     if ((asked.unknown_to & Bit(i)) != 0) tiers_[i]->guard.OnLookupOverdue(now);
   }
@@ -141,7 +141,10 @@ LookupResult TieringManager::AskTiers(const ChunkKey& key, RequestState& state,
     if (answer == TierLookup::kRetry) {
       unknown = true;  // A later tier's hit still wins.
       asked.unknown_to |= Bit(i);
-      if (!asked.unknown_since) asked.unknown_since = now;
+      if (!asked.unknown_since) asked.unknown_since = asked.silent_since = now;
+      // A process that was stopped, or an engine that asks rarely, says nothing about its tier.
+      if (now - asked.unknown_last > options_.lookup_timeout / 2) asked.silent_since = now;
+      asked.unknown_last = now;
       return;
     }
     const bool was_unknown = (asked.unknown_to & Bit(i)) != 0;

@@ -145,6 +145,8 @@ class TieringManager final : public OffloadingManager {
     std::uint32_t unknown_to = 0;  // Bit i: tier i did not know, and has not answered since.
     std::uint32_t hit_in = 0;      // Bit i: it came from tier i, once or again.
     std::optional<TimePoint> unknown_since;  // Some tier did not know.
+    // With it: the last time, and since when that was so without a long pause between two look-ups.
+    TimePoint unknown_last{}, silent_since{};
     std::optional<std::size_t> promoted_from;
   };
   struct RequestState {
