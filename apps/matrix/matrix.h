@@ -26,6 +26,9 @@ enum class Source : std::uint8_t { kIdle, kBusy };
 enum class Link : std::uint8_t { kCold, kWarm };
 // Over both links; kOwnMemory is over none, and among the warm ones.
 inline constexpr std::array kArms{Arm::kControlThread, Arm::kPerStep, Arm::kRecompute};
+inline constexpr bool Fetches(Arm arm) {
+  return arm == Arm::kControlThread || arm == Arm::kPerStep;
+}
 inline constexpr std::array kSources{Source::kIdle, Source::kBusy};
 inline constexpr std::array kLinks{Link::kCold, Link::kWarm};
 

@@ -60,8 +60,6 @@ std::vector<Turn> TurnsOf(Arm arm, std::uint32_t repetitions) {
   return turns;
 }
 
-bool Fetches(Arm arm) { return arm == Arm::kControlThread || arm == Arm::kPerStep; }
-
 // The first failure ends it all: after that nobody is told anything any more, and every loop ends.
 class Measurement {
  public:
@@ -78,7 +76,7 @@ class Measurement {
   void ComputePrompts();
   void TakeTurn(Arm arm, const Turn& turn);
   void Measure(Arm arm, const Turn& turn);
-  std::uint32_t AsksFor(Arm arm, Link link) const;
+  Repetition MeasureOnce(Arm arm, const Turn& turn);
   Cell& CellOf(Arm arm, const Turn& turn);
   void SetSource(Source source);
   void Open(Child& child, double interval_s, std::uint64_t host_tokens);
@@ -206,34 +204,34 @@ void Measurement::TakeTurn(Arm arm, const Turn& turn) {
   if (turn.link == Link::kCold || asker_has_ != turn.link) OpenAsker(arm, turn.link);
   if (arm == Arm::kControlThread && turn.link == Link::kWarm) MeasureRaw(turn.source);
   Pause(turn);
-  for (std::uint32_t i = 0; i < AsksFor(arm, turn.link); ++i) Measure(arm, turn);
+  Measure(arm, turn);
   if (arm != Arm::kControlThread) return;
-  if (turn.link == Link::kWarm) {  // What was just fetched.
-    for (std::uint32_t i = 0; i < AsksFor(Arm::kOwnMemory, turn.link); ++i) {
-      Measure(Arm::kOwnMemory, turn);
-    }
-  }
+  if (turn.link == Link::kWarm) Measure(Arm::kOwnMemory, turn);  // What was just fetched.
   if (turn.link == Link::kCold) OpenAsker(Arm::kRecompute, turn.link);
   Measure(Arm::kRecompute, turn);
 }
 
 void Measurement::Measure(Arm arm, const Turn& turn) {
-  if (arm != Arm::kOwnMemory) Tell(*asker_, {{"do", "forget"}});
-  // Some tokens of its own, as of an engine that is at work: a model that nobody used for a second
-  // is slower, on some machines by half.
-  Tell(*asker_, {{"do", "prompt"}, {"seed", kAtWorkSeed}, {"tokens", 8}, {"may_load", false}});
-  Repetition repetition = Ask(arm, SeedOf(turn.source, turn.link, turn.repetition));
-  if (!ok()) return;
-  Cell& cell = CellOf(arm, turn);
-  cell.repetitions.push_back(repetition);
-  if (cell.repetitions.size() < options_.repetitions * AsksFor(arm, turn.link)) return;
+  const bool is_cheap =
+      turn.link == Link::kWarm && (arm == Arm::kControlThread || arm == Arm::kOwnMemory);
+  const std::uint32_t asks = is_cheap ? options_.asks : 1;
+  for (std::uint32_t i = 0; i < asks; ++i) {
+    const Repetition repetition = MeasureOnce(arm, turn);
+    if (!ok()) return;
+    CellOf(arm, turn).repetitions.push_back(repetition);
+  }
+  const Cell& cell = CellOf(arm, turn);
+  if (cell.repetitions.size() < options_.repetitions * asks) return;
   say_(std::string(NameOf(arm)) + ", " + NameOf(turn.source) + " source, " + NameOf(turn.link) +
        " link: first token after " + Milliseconds(SpreadOf(TtftsOf(cell))));
 }
 
-std::uint32_t Measurement::AsksFor(Arm arm, Link link) const {
-  const bool cheap = arm == Arm::kControlThread || arm == Arm::kOwnMemory;
-  return cheap && link == Link::kWarm ? options_.asks : 1;
+Repetition Measurement::MeasureOnce(Arm arm, const Turn& turn) {
+  if (arm != Arm::kOwnMemory) Tell(*asker_, {{"do", "forget"}});
+  // Some tokens of its own, as of an engine that is at work: a model that nobody used for a second
+  // is slower, on some machines by half.
+  Tell(*asker_, {{"do", "prompt"}, {"seed", kAtWorkSeed}, {"tokens", 8}, {"may_load", false}});
+  return Ask(arm, SeedOf(turn.source, turn.link, turn.repetition));
 }
 
 Cell& Measurement::CellOf(Arm arm, const Turn& turn) {

@@ -723,9 +723,15 @@ def test_a_forked_process_ends_without_the_nodes_threads(tmp_path: pathlib.Path)
     node.shutdown()
 
 
+_FIELDS = """
+fields = dict(model="m", revision="1", dtype="i", layout="n", layout_version=1, tokens_per_chunk=16, chunk_bytes=4096,
+              shard_count=1, engine="e")
+"""
+
+
 def test_a_process_ends_with_a_tier_of_python_that_the_control_thread_calls():
     """And nobody shuts the node down: as an engine that failed."""
-    ran = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", _FIELDS + _ENDS], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout) == (0, "shut down\n"), ran.stderr
 
 
@@ -737,22 +743,18 @@ class Served(terrace_kv.Tier):
     def submit(self, *job): pass
     def take_finished(self): return []
     def shutdown(self): print("shut down", flush=True)
-fields = dict(model="m", revision="1", dtype="i", layout="n", layout_version=1, tokens_per_chunk=16, chunk_bytes=4096,
-              shard_count=1, engine="e")
 config = {"cpu_bytes_to_use": 65536, "prefault_threads": 0, "tier_poll_interval_s": 0.0001}
 node = terrace_kv.Node(config, terrace_kv.CacheIdentity(**fields), tiers=[(0, Served())])
 """
 
 
 def test_a_thread_that_waits_for_the_lock_when_the_interpreter_ends_does_not_abort_it():
-    ran = subprocess.run([sys.executable, "-c", _WAITS], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", _FIELDS + _WAITS], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout) == (0, "waits\n"), ran.stderr
 
 
 _WAITS = """
 import terrace_kv, threading, time
-fields = dict(model="m", revision="1", dtype="i", layout="n", layout_version=1, tokens_per_chunk=16, chunk_bytes=4096,
-              shard_count=1, engine="e")
 node = terrace_kv.Node({"cpu_bytes_to_use": 65536, "prefault_threads": 0}, terrace_kv.CacheIdentity(**fields))
 node.manager.lock.__enter__()
 def wait():

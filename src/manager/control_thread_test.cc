@@ -1,5 +1,5 @@
 // The thread around the control loop. Waits are on conditions, with a bound that only a failure
-// meets.
+// meets; where nothing is to happen there is none to wait for, and a sleep gives it the chance.
 #include "manager/control_thread.h"
 
 #include <gmock/gmock.h>

@@ -34,8 +34,7 @@ Cell MakeCell(Arm arm, Source source, Link link, double ttft_s) {
   for (const double factor : {2.0, 1.0, 3.0}) {
     Repetition repetition;
     repetition.ttft_s = ttft_s * factor / 2;
-    if (arm == Arm::kControlThread || arm == Arm::kPerStep)
-      repetition.lookup_s = ttft_s * factor / 20;
+    if (Fetches(arm)) repetition.lookup_s = ttft_s * factor / 20;
     repetition.fetched_bytes = 1'000'000;
     repetition.fetch_s = 0.001;
     cell.repetitions.push_back(repetition);
