@@ -14,8 +14,8 @@
 namespace terrace {
 
 struct ControlLoopOptions {
-  std::chrono::nanoseconds interval{
-      std::chrono::milliseconds(1)};  // Between rounds that found nothing.
+  // Between rounds that found nothing; longer once nothing has happened for a while.
+  std::chrono::nanoseconds interval{std::chrono::milliseconds(1)};
   std::chrono::nanoseconds lock_timeout{std::chrono::seconds(1)};
   std::chrono::nanoseconds backoff_max{std::chrono::seconds(1)};  // After failed rounds.
 };
@@ -35,13 +35,15 @@ class ControlLoop {
   };
   // One round, unless a failure of the last ones asks for more patience. Blocks for the lock, at
   // most for lock_timeout. A failed round is counted, and tried again after a back-off, for ever.
-  Next RunOnce(TimePoint now);
+  // `woken`: something arrived, or somebody asked for it; it is not only the time.
+  Next RunOnce(TimePoint now, bool woken);
 
  private:
   TieringManager& manager_;
   const ControlLoopOptions options_;
   std::chrono::nanoseconds backoff_{0};
   TimePoint not_before_{};
+  std::optional<TimePoint> last_event_;
   std::uint64_t uncounted_failures_ =
       0;  // Rounds that did not get the lock, under which counts live.
   std::optional<TimePoint> lockless_since_;  // First of the rounds in a row that did not get it.

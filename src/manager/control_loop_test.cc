@@ -4,7 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "tests/support/manager_test.h"
 
@@ -18,8 +22,9 @@ using testing_support::Key;
 
 class ControlLoopTest : public testing_support::ManagerTest {
  protected:
-  void MakeServing(int tier_count = 1) {
-    Make(8, tier_count, [this](int, FakeTier& tier) {
+  void MakeServing(int tier_count = 1, int descriptor = -1) {
+    Make(8, tier_count, [this, descriptor](int, FakeTier& tier) {
+      tier.descriptor = descriptor;
       tier.serve = [this](TierServer& server) {
         if (serve_) serve_(server);
       };
@@ -27,7 +32,7 @@ class ControlLoopTest : public testing_support::ManagerTest {
     loop_ = std::make_unique<ControlLoop>(*manager_,
                                           ControlLoopOptions{.interval = 1ms, .lock_timeout = 1ms});
   }
-  ControlLoop::Next RunOnce() { return loop_->RunOnce(now_); }
+  ControlLoop::Next RunOnce(bool woken = false) { return loop_->RunOnce(now_, woken); }
 
   std::function<void(TierServer&)> serve_;
   std::unique_ptr<ControlLoop> loop_;
@@ -41,6 +46,45 @@ TEST_F(ControlLoopTest, AQuietRoundIsFollowedByTheInterval) {
   EXPECT_EQ(tiers_[0]->serves, 1);
   EXPECT_EQ(Stats().control.rounds, 1u);
   EXPECT_EQ(Stats().control.round.count, 1u);
+}
+
+// A round interrupts a model where all processors compute.
+TEST_F(ControlLoopTest, TheLongerNothingHappensTheLongerItWaits) {
+  constexpr int kSomeDescriptor = 1'000'000;  // Nobody looks at it here.
+  MakeServing(1, kSomeDescriptor);
+  std::vector<std::chrono::nanoseconds> waits;
+  const auto wait_on = [&] {
+    waits.clear();
+    for (int i = 0; i < 40; ++i) {
+      waits.push_back(RunOnce().wait);
+      now_ += waits.back();
+    }
+  };
+  wait_on();
+  EXPECT_THAT(std::vector(waits.begin(), waits.begin() + 5), testing::Each(1ms));
+  EXPECT_TRUE(std::is_sorted(waits.begin(), waits.end()));
+  EXPECT_EQ(waits.back(), 20ms);
+  EXPECT_EQ(RunOnce(true).wait, 1ms) << "something arrived";
+  wait_on();
+  std::optional<Request> waiting;
+  serve_ = [&](TierServer& server) {
+    if (!waiting) waiting = server.BeginRequest();
+  };
+  wait_on();
+  EXPECT_EQ(waits.back(), 1ms) << "a peer waits for something";
+  serve_ = [&](TierServer& server) {
+    if (waiting) server.FinishRequest(*std::exchange(waiting, std::nullopt));
+  };
+  wait_on();
+  EXPECT_EQ(waits.back(), 20ms);
+}
+
+TEST_F(ControlLoopTest, ATierWithoutADescriptorIsLookedAtAtEachInterval) {
+  MakeServing();
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_EQ(RunOnce().wait, 1ms);
+    now_ += 1ms;
+  }
 }
 
 TEST_F(ControlLoopTest, AnActiveRoundIsFollowedByAnotherAtOnce) {

@@ -79,7 +79,7 @@ void ControlThread::Run() {
   TakePriority();
   bool was_active = false;
   while (!stop_.load(std::memory_order_acquire)) {
-    const ControlLoop::Next next = loop_.RunOnce(std::chrono::steady_clock::now());
+    const ControlLoop::Next next = loop_.RunOnce(std::chrono::steady_clock::now(), std::exchange(woken_, false));
     // Readable, and yet nothing to do: the tier is left alone for now, or leaves its descriptor as
     // it is. Looking again at once would be a busy loop.
     const bool by_descriptor = std::exchange(woken_by_descriptor_, false);
@@ -104,6 +104,7 @@ bool ControlThread::PollOnce(std::chrono::nanoseconds timeout) {
   const std::size_t count = descriptors_rest_ ? 1 : polled_.size();
   const timespec time = ToTimespec(timeout);
   if (::ppoll(polled_.data(), count, &time, nullptr) <= 0) return false;
+  woken_ = true;
   if (polled_.front().revents != 0) {
     std::uint64_t ignored = 0;
     if (::read(wake_.get(), &ignored, sizeof ignored) < 0) return true;  // Taken already.

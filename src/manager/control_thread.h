@@ -1,7 +1,7 @@
 // The thread that runs the control loop.
 //
 // Event driven: it sleeps until one of the tiers' descriptors is readable, somebody wakes it, or
-// the interval has passed. After a round that did something it looks again for a moment before it
+// the time that the loop asks for has passed. After a round that did something it looks again for a moment before it
 // sleeps, since work comes in bursts and waking takes tens of microseconds.
 #pragma once
 
@@ -56,6 +56,7 @@ class ControlThread {
   std::vector<pollfd> polled_;     // wake_, then the tiers'.
   bool descriptors_rest_ = false;  // The tiers' are not looked at until the next round.
   bool woken_by_descriptor_ = false;
+  bool woken_ = false;  // By anything but the time, since the last round.
 
   std::atomic<bool> stop_{false};
   std::atomic<ThreadPriority> priority_{ThreadPriority::kNormal};  // A number for people: relaxed.

@@ -114,6 +114,9 @@ class TieringManager final : public OffloadingManager {
     bool active = false;   // Something was done: look again soon.
     bool yielded = false;  // There may be more to do at once.
     bool failed = false;   // Some tier threw.
+    // Nobody may tell when there is more to do: a peer waits for something, or a tier that serves
+    // has no descriptor.
+    bool needs_timer = false;
   };
   RoundReport ServeRound() TERRACE_REQUIRES(this);
   // Descriptors of the tiers that serve others; constant after construction.

@@ -127,7 +127,7 @@ TieringManager::RoundReport TieringManager::ServeTier(std::size_t index, Lane la
   if (!serves) return {};
   Server server(*this, index, lane);
   tier.guard.Serve(server, options_.now());
-  return {server.active(), server.yielded(), false};
+  return {server.active(), server.yielded()};
 }
 
 std::uint64_t TieringManager::FaultsOfTiers() const {
@@ -155,7 +155,10 @@ TieringManager::RoundReport TieringManager::ServeRound() {
     report.active = report.active || one.active;
     report.yielded = report.yielded || one.yielded;
     serve_first_ = (i + 1) % count;
-    if (EngineWaits()) break;
+    if (n + 1 < count && EngineWaits()) {
+      report.yielded = true;
+      break;
+    }
   }
   // What peers asked for goes on without the engine. Between its steps nothing else is unsent.
   SubmitPromotions();
@@ -163,6 +166,10 @@ TieringManager::RoundReport TieringManager::ServeRound() {
     if (std::exchange(tier->asked_by_peer, false)) tier->guard.OnScheduleEnd(options_.now());
     tier->guard.EndPoll(options_.now());
   }
+  report.needs_timer =
+      !peer_deadlines_.empty() || std::any_of(tiers_.begin(), tiers_.end(), [](const auto& tier) {
+        return tier->guard.serves_between_steps() && tier->guard.event_descriptor() < 0;
+      });
   report.failed = FaultsOfTiers() > faults;
   return report;
 }

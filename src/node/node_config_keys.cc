@@ -112,7 +112,8 @@ constexpr Key<NodeConfig> kNodeKeys[] = {
      [](NodeConfig& config) -> Field { return &config.cascading_slots_percent; }},
     {{.name = "tier_poll_interval_s",
       .what = "how often the control thread looks at tiers that serve peers, if nothing wakes it "
-              "sooner; with 0 there is no such thread, and peers are served once a step",
+              "sooner, or up to 0.02 once nothing has happened for a while; with 0 there is no "
+              "such thread, and peers are served once a step",
       .unit = "seconds",
       .max = 60,
       .example = "0.001"},
