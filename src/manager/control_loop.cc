@@ -11,9 +11,8 @@ namespace {
 constexpr std::chrono::seconds kLockPatience{10};
 // Where whatever happens wakes the loop, only deadlines need rounds besides. A round where all
 // processors compute interrupts a model, for 50 us on a virtual machine: 1000 a second are a
-// twentieth of it. So the pause becomes this part of the time that nothing has happened for, which
-// is how late a deadline may be seen, and ends at this length.
-constexpr int kRestPart = 4;
+// twentieth of it. So the pause becomes as long as nothing has happened, and ends at this length,
+// which is how late a deadline may be seen.
 constexpr std::chrono::milliseconds kLongestRest{20};
 
 }  // namespace
@@ -56,8 +55,7 @@ ControlLoop::Next ControlLoop::RunOnce(TimePoint now, bool woken) {
   if (report.active || report.yielded) return {std::chrono::nanoseconds(0), true, false};
   const std::chrono::nanoseconds longest =
       std::max<std::chrono::nanoseconds>(options_.interval, kLongestRest);
-  return {std::clamp<std::chrono::nanoseconds>((now - *last_event_) / kRestPart, options_.interval,
-                                               longest),
+  return {std::clamp<std::chrono::nanoseconds>(now - *last_event_, options_.interval, longest),
           false, false};
 }
 
