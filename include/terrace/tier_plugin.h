@@ -198,7 +198,8 @@ typedef struct terrace_tier_info {
   /* 1 if it answers work from outside the engine: it is then served between the engine's steps too,
    * and has serve_external_requests(). 0 */
   int32_t serves_external_requests;
-  /* Readable (poll(2)) while there is something to take or to serve; -1 if it has none. -1 */
+  /* Readable (poll(2)) while there is something to take or to serve; when it is not, up to 20 ms
+   * may pass between two looks. -1 if it has none: it is then looked at at each interval. -1 */
   int32_t event_descriptor;
 } terrace_tier_info;
 
