@@ -121,8 +121,8 @@ class TERRACE_API SecondaryTier {
   // find is a guess. Only what it throws, or does not end in time, counts against it then.
   // Constant.
   virtual bool failed_jobs_are_faults() const { return true; }
-  // Readable (poll(2)) while there is something to take or to serve; when it is not, up to 20 ms may
-  // pass between two looks. -1 if it has none: it is then looked at at each interval. Constant.
+  // Readable (poll(2)) while there is something to take or to serve; when it is not, up to 20 ms
+  // may pass between two looks. -1 if it has none: it is then looked at at each interval. Constant.
   virtual int event_descriptor() const { return -1; }
 
   // What it counted since it was made, in a fixed order. For reading by people and metrics.

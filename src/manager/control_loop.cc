@@ -50,8 +50,8 @@ ControlLoop::Next ControlLoop::RunOnce(TimePoint now, bool woken) {
     return {backoff_, report.active, true};
   }
   backoff_ = std::chrono::nanoseconds(0);
-  // After a yield at once: the lock's lanes see to it that the engine comes first.
   if (report.active || report.yielded || report.needs_timer) last_event_ = now;
+  // After a yield at once: the lock's lanes see to it that the engine comes first.
   if (report.active || report.yielded) return {std::chrono::nanoseconds(0), true, false};
   const std::chrono::nanoseconds longest =
       std::max<std::chrono::nanoseconds>(options_.interval, kLongestRest);

@@ -79,7 +79,8 @@ void ControlThread::Run() {
   TakePriority();
   bool was_active = false;
   while (!stop_.load(std::memory_order_acquire)) {
-    const ControlLoop::Next next = loop_.RunOnce(std::chrono::steady_clock::now(), std::exchange(woken_, false));
+    const ControlLoop::Next next =
+        loop_.RunOnce(std::chrono::steady_clock::now(), std::exchange(woken_, false));
     // Readable, and yet nothing to do: the tier is left alone for now, or leaves its descriptor as
     // it is. Looking again at once would be a busy loop.
     const bool by_descriptor = std::exchange(woken_by_descriptor_, false);

@@ -1,8 +1,8 @@
 // The thread that runs the control loop.
 //
 // Event driven: it sleeps until one of the tiers' descriptors is readable, somebody wakes it, or
-// the time that the loop asks for has passed. After a round that did something it looks again for a moment before it
-// sleeps, since work comes in bursts and waking takes tens of microseconds.
+// the time that the loop asks for has passed. After a round that did something it looks again for a
+// moment before it sleeps, since work comes in bursts and waking takes tens of microseconds.
 #pragma once
 
 #include <poll.h>

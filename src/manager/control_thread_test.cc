@@ -1,5 +1,6 @@
 // The thread around the control loop. Waits are on conditions, with a bound that only a failure
-// meets; where nothing is to happen there is none to wait for, and a sleep gives it the chance.
+// meets; where nothing is to happen inside a region there is none to wait for, and sleeps give it
+// the chance.
 #include "manager/control_thread.h"
 
 #include <gmock/gmock.h>
@@ -10,6 +11,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "tests/support/eventually.h"
@@ -22,6 +26,16 @@ using namespace std::chrono_literals;
 using testing_support::Eventually;
 using testing_support::FakeTier;
 using testing_support::kA;
+
+// One of this process.
+bool AThreadIsCalled(const std::string& name) {
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(thread.path() / "comm");
+    std::string called;
+    if (std::getline(file, called) && called == name) return true;
+  }
+  return false;
+}
 
 class ControlThreadTest : public testing_support::ManagerTest {
  protected:
@@ -111,9 +125,10 @@ TEST_F(ControlThreadTest, ADescriptorThatStaysReadableIsNoBusyLoop) {
   options_.poll_interval = 50ms;
   const UniqueFd descriptor(::eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
   MakeServing(descriptor.get());
+  const auto began = std::chrono::steady_clock::now();
   ASSERT_TRUE(manager_->StartControlThread().ok());
-  std::this_thread::sleep_for(200ms);
-  EXPECT_LT(served_, 20);
+  ASSERT_TRUE(Eventually([&] { return served_ >= 20; }));
+  EXPECT_GT(std::chrono::steady_clock::now() - began, 200ms);
   manager_->Shutdown();
 }
 
@@ -134,12 +149,14 @@ TEST_F(ControlThreadTest, IsGoneBeforeAnyTierIsShutDown) {
   MakeServing();
   ASSERT_TRUE(manager_->StartControlThread().ok());
   ASSERT_TRUE(Eventually([&] { return served_ >= 1; }));
+  ASSERT_TRUE(AThreadIsCalled("terrace-control"));
   manager_->Shutdown();
   EXPECT_EQ(log_.back(), "0: shutdown");
   EXPECT_FALSE(Running());
   const int before = served_;
   manager_->Shutdown();
-  std::this_thread::sleep_for(5ms);
+  // The system may show a thread that has been joined a moment longer.
+  EXPECT_TRUE(Eventually([] { return !AThreadIsCalled("terrace-control"); }));
   EXPECT_EQ(served_, before);
 }
 
